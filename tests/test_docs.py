@@ -25,6 +25,7 @@ RUN = {
     "first-steps": "",
     "faq": "",
     "problems": "",
+    "any-size": "",
     "learn": "## Your own family",
     "tasks": "## A task of your own",
 }

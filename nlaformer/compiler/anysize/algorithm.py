@@ -369,7 +369,9 @@ class AnySizeAlgorithm:
                     f"{self.name}: {name} has the entry {largest:.6g}; weights for every n take less than {gain:.0f} "
                     f"of a matrix that is not scaled. Divide {name} by a number, and the program's constants with it"
                 )
-        scaled = {name: scaled_by(value, -powers.get(name, np.zeros(1, np.int64))) for name, value in given.vectors.items()}
+        scaled = {
+            name: scaled_by(value, -powers.get(name, np.zeros(1, np.int64))) for name, value in given.vectors.items()
+        }
         return Given(given.n, given.batch, given.library, matrices, given.vectors, scaled, powers, given.matrices)
 
 
