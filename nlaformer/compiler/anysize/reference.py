@@ -7,7 +7,7 @@ It evaluates the graph that was traced, not its normal form, and shares nothing 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -167,42 +167,44 @@ class Reference:
         """The kind of every state and of the answer."""
         return {name: list(AXES)[node.ndim] for name, node in {**self.step.outputs, **self.finish.outputs}.items()}
 
-    def run(self, inputs: Values, n: int, count: int, rule: Rule | None = None, seed: int = 0) -> Iterator[Values]:
+    def run(self, inputs: Values, n: int, count: int, rule: Rule | None = None, draws: Any = None) -> Iterator[Values]:
         """The states and the answer after start and after each step; with a rule in several runs, (runs, ...)."""
-        draws = torch.Generator().manual_seed(seed)
         states = self.start(inputs, n, rule, draws)
         yield {**states, **self.finish({**inputs, **states}, n, rule, draws)}
         for _ in range(count):
             states = self.step({**inputs, **states}, n, rule, draws)
             yield {**states, **self.finish({**inputs, **states}, n, rule, draws)}
 
-    def bands(self, inputs: Values, n: int, count: int, rule: Rule) -> dict[str, Band]:
-        """What the program determines of every value of one system, by the rule of ``judge.py``."""
-        axes = {name: AXES[kind] for name, kind in self.kinds.items()}
-        if rule.runs * n * len(axes) > _ENTRIES_AT_ONCE:
+    def bands(self, inputs: Values, n: int, count: int, rule: Rule, found: Values) -> dict[str, Band]:
+        """What the program determines of every value of one system, as far as it takes to judge ``found``."""
+        if rule.runs * n * len(self.kinds) > _ENTRIES_AT_ONCE:
             raise OptionError(f"how many digits there are at n = {n:,} takes {rule.runs} runs of the program; too many")
-        found: dict[str, list[tuple[Tensor, ...]]] = {name: [] for name in axes}
-        runs = zip(self.run(inputs, n, count), self.run(inputs, n, count, rule), strict=True)
-        for itself, moved in runs:
-            for name, each in found.items():
-                shape = [n] * axes[name]
-                one, many = itself[name].expand(shape), moved[name].expand((rule.runs, *shape))
-                spread = (many - one).reshape(rule.runs, -1).norm(dim=1).amax().nan_to_num(torch.inf, torch.inf)
-                finite = torch.isfinite(many.reshape(rule.runs, -1)).all(1).any() | torch.isfinite(one).all()
-                each.append((one, spread, ~finite))
+        few = self._bands(inputs, n, count, rule, rule.runs, 0)
+        if not any(bool(band.wrong(found[name]).any()) for name, band in few.items()):
+            return few
+        return self._bands(inputs, n, count, rule, rule.more, 1)
+
+    def _bands(self, inputs: Values, n: int, count: int, rule: Rule, runs: int, seed: int) -> dict[str, Band]:
+        """What so many runs say, as many at once as the rule has."""
+        draws = torch.Generator().manual_seed(seed)
+        parts = [self._apart(inputs, n, count, rule, draws) for _ in range(0, runs, rule.runs)]
         unit = torch.stack([v.abs().max() for v in inputs.values() if isinstance(v, Tensor)] or [torch.ones(())]).max()
         unit = torch.where(unit > 0, unit, 1.0)[None].double()
-        never = torch.zeros(1, count + 1, dtype=torch.bool)
         bands = {}
-        for name, values in found.items():
-            own, spread, lost = [torch.stack(part)[None] for part in zip(*values, strict=True)]
-            bands[name] = Band(own, spread, lost, self.kinds[name], rule, unit, never)
-        return loosened(bands, rule)
+        for name, kind in self.kinds.items():
+            owns, spreads, losses = zip(*(part[name] for part in parts), strict=True)
+            spread, lost = torch.stack(spreads).amax(0), torch.stack(losses).all(0)
+            bands[name] = Band(owns[0][None], spread[None], lost[None], kind, rule, unit)
+        return bands
 
-
-def loosened(bands: dict[str, Band], rule: Rule) -> dict[str, Band]:
-    """Bands that know from where on a state has been undetermined."""
-    undetermined = torch.stack([~band.judged for name, band in bands.items() if name != ANSWER]).any(0)
-    soon = torch.nn.functional.pad(undetermined, (0, rule.window)).unfold(1, rule.window + 1, 1).any(-1)
-    loose = torch.cummax(soon.int(), 1).values.bool()
-    return {name: replace(band, loose=loose) for name, band in bands.items()}
+    def _apart(self, inputs: Values, n: int, count: int, rule: Rule, draws: Any) -> dict[str, tuple[Tensor, ...]]:
+        """The program's own values, how far its runs in few bits are from them, and where all are lost."""
+        found: dict[str, list[tuple[Tensor, ...]]] = {name: [] for name in self.kinds}
+        for own, moved in zip(self.run(inputs, n, count), self.run(inputs, n, count, rule, draws), strict=True):
+            for name, kind in self.kinds.items():
+                shape = [n] * AXES[kind]
+                one, many = own[name].expand(shape), moved[name].expand((rule.runs, *shape)).reshape(rule.runs, -1)
+                spread = (many - one.reshape(1, -1)).norm(dim=1).amax().nan_to_num(torch.inf, torch.inf)
+                finite = torch.isfinite(many).all(1).any() | torch.isfinite(one).all()
+                found[name].append((one, spread, ~finite))
+        return {name: tuple(torch.stack(each) for each in zip(*v, strict=True)) for name, v in found.items()}

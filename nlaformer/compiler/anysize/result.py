@@ -71,7 +71,13 @@ class AnySizeRecord(Record):
         if self.count is None:
             return {}
         parts = [
-            self.reference.bands(self.given.system(k), self.given.n, self.count, RULES[self.dtype])
+            self.reference.bands(
+                self.given.system(k),
+                self.given.n,
+                self.count,
+                RULES[self.dtype],
+                {name: value[k : k + 1] for name, value in self.values.items()},
+            )
             for k in range(self.given.systems)
         ]
         return {name: _joined([part[name] for part in parts]) for name in parts[0]}
@@ -137,9 +143,7 @@ def _only(values: Mapping[str, Any]) -> Tensor:
 def _joined(bands: Sequence[Band]) -> Band:
     """The bands of several systems as one."""
     first = bands[0]
-    parts = {
-        name: torch.cat([getattr(band, name) for band in bands]) for name in ("own", "spread", "lost", "unit", "loose")
-    }
+    parts = {name: torch.cat([getattr(band, name) for band in bands]) for name in ("own", "spread", "lost", "unit")}
     return Band(kind=first.kind, rule=first.rule, **parts)
 
 
