@@ -156,14 +156,12 @@ class AnySizeAlgorithm:
         self, given: Given, inputs: Mapping[str, Any], matrices: Matrices, count: int
     ) -> Iterator[tuple[Rows, Rows]]:
         """The rows after the pre block and each pass of the loop, and after the post block on them."""
-        layout, machine = self.layout(1), self._lowered.machine
-        place = {row.name: layout[row.name][0] for row in machine.rows[1:]}
-        rows: Rows = {}
+        layout, rows = self.layout(1), Rows()
         for name, number in self._lowered.inputs.items():
             if np.any(inputs[name]):
-                rows[place[machine.rows[number].name]] = inputs[name]
-        for name in self._lowered.of_rows:
-            rows[place[name]] = entries.beside(name, given.matrices, given.n)
+                rows[self._places[number]] = inputs[name]
+        for name, number in self._lowered.of_rows.items():
+            rows[self._places[number]] = entries.beside(name, given.matrices, given.n)
         ready: dict[object, Pass] = {}
 
         def through(block: str, rows: Rows) -> Rows:
@@ -227,7 +225,7 @@ class AnySizeAlgorithm:
         return values | {ANSWER: self._value(after, self._lowered.answer, n)}
 
     def _value(self, rows: Rows, stored: Stored, n: int) -> Any:
-        held = rows.get(self.layout(1)[self._lowered.machine.rows[stored.row].name][0], 0.0)
+        held = rows.get(self._places[stored.row], 0.0)
         if stored.kind == "vector":
             return held if np.ndim(held) else np.full(n, held)
         number = float(held if not np.ndim(held) else held[0])
@@ -263,6 +261,12 @@ class AnySizeAlgorithm:
         return X
 
     # --- what is given ---
+
+    @functools.cached_property
+    def _places(self) -> dict[int, int]:
+        """The rows of P of the machine's rows, the same for every n."""
+        layout = self.layout(1)
+        return {k: layout[row.name][0] for k, row in enumerate(self._lowered.machine.rows)}
 
     @functools.cached_property
     def _gains(self) -> dict[str, float]:

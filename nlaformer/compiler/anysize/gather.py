@@ -57,9 +57,9 @@ class Table:
             np.subtract(whole, self.base, out=whole)
         else:
             whole[...] = np.searchsorted(self.knots, x, side="right")
-        np.take(self.slope, whole, out=other, mode="clip")
+        self.slope.take(whole, out=other, mode="clip")
         np.multiply(other, x, out=other)
-        np.take(self.intercept, whole, out=out, mode="clip")
+        self.intercept.take(whole, out=out, mode="clip")
         np.add(out, other, out=out)
 
 
@@ -96,6 +96,7 @@ class Pass:
         self.scalars: list[float] = [0.0] * len(plan.values)
         self.full: dict[Node, np.ndarray] = {}
         self.kept: set[Node] = set()
+        self.made: dict[int, sp.csr_array] = {}
         self.tables = {id(f): Table(f) for value in plan.values if (f := value.function) is not None}
         self._of: list[int] = []
         self.stages = [self._stage(value) for value in plan.values]
@@ -261,7 +262,9 @@ class Pass:
 
     def _multiply(self, number: int) -> None:
         value = self.plan.values[number]
-        matrix = self.matrices.product(*value.extra)  # type: ignore[arg-type]
+        if number not in self.made:
+            self.made[number] = self.matrices.product(*value.extra)
+        matrix = self.made[number]
         (source,) = value.sums
         scalar = self.plan.is_scalar(source)
         vector = np.full(self.n, self._total(source)) if scalar else self.full[self.node(source)]
@@ -283,11 +286,11 @@ class Pass:
             return self.tables[id(value.function)].at(x)
         if value.op == "bent":
             right, left = value.extra
-            return float((right if x > 0 else left) * x)  # type: ignore[operator]
+            return float((right if x > 0 else left) * x)
         if value.op == "weight":
             shift, gain, over_all = value.extra[:3]
-            share = math.exp(min(-x - shift, 700.0))  # type: ignore[operator]
-            return gain / (share + (self.n if over_all else 1.0))  # type: ignore[operator,no-any-return]
+            share = math.exp(min(-x - shift, 700.0))
+            return gain / (share + (self.n if over_all else 1.0))  # type: ignore[no-any-return]
         if value.op == "total":  # of numbers: n of them
             weight = 1.0 if len(value.sums) == 1 else self._total(value.sums[1])
             return self.n * x * weight
@@ -350,38 +353,41 @@ class Pass:
     def _step(self, node: Node) -> Callable[..., None]:
         """What computes a node on a piece, into ``out``; ``spare`` are two buffers."""
         if node[0] == "sum":
-            terms = dict(node[1])
-            return lambda at, out, spare, whole: self._add_up(terms, at, out, spare[0])
+            return self._sum(dict(node[1]))
         value = self.plan.values[node[1]]
         return getattr(self, f"_{value.op}")(value)  # type: ignore[no-any-return]
 
-    def _add_up(self, terms: Sum, at: Callable[[Node], np.ndarray], out: np.ndarray, spare: np.ndarray) -> None:
-        constant, begun = 0.0, False
-        for (vector, scalars), c in terms.items():
-            factor = self._coefficient(scalars, c)
-            if vector is None:
-                constant += factor
-                continue
-            held = at(("value", vector))
-            if not begun:
-                np.multiply(held, factor, out=out)
-                begun = True
-            elif factor == 1.0:
-                np.add(out, held, out=out)
-            elif factor == -1.0:
-                np.subtract(out, held, out=out)
+    def _sum(self, terms: Sum) -> Callable[..., None]:
+        """A sum of values with factors, which are known when its segment begins."""
+        parts = [(("value", v), self._coefficient(k, c)) for (v, k), c in terms.items() if v is not None]
+        constant = math.fsum(self._coefficient(k, c) for (v, k), c in terms.items() if v is None)
+        parts.sort(key=lambda part: abs(part[1]) == 1.0)  # what is multiplied anyway comes first
+        (first, factor), others = parts[0], parts[1:]
+
+        def step(at: Callable[[Node], np.ndarray], out: np.ndarray, spare: np.ndarray, whole: np.ndarray) -> None:
+            held, rest = at(first), others
+            if factor == 1.0 and rest and abs(rest[0][1]) == 1.0:
+                (np.add if rest[0][1] > 0 else np.subtract)(held, at(rest[0][0]), out=out)
+                rest = rest[1:]
             else:
-                np.multiply(held, factor, out=spare)
-                np.add(out, spare, out=out)
-        if constant:
-            np.add(out, constant, out=out)
+                np.multiply(held, factor, out=out)
+            for node, c in rest:
+                if abs(c) == 1.0:
+                    (np.add if c > 0 else np.subtract)(out, at(node), out=out)
+                else:
+                    np.multiply(at(node), c, out=spare[0])
+                    np.add(out, spare[0], out=out)
+            if constant:
+                np.add(out, constant, out=out)
+
+        return step
 
     def _bent(self, value: Value) -> Callable[..., None]:
         source, (right, left) = self.node(value.sums[0]), value.extra
 
         def step(at: Callable[[Node], np.ndarray], out: np.ndarray, spare: np.ndarray, whole: np.ndarray) -> None:
             x = at(source)
-            if right == -left:  # type: ignore[operator]
+            if right == -left:
                 np.abs(x, out=out)
                 factor = right
             else:
@@ -404,9 +410,9 @@ class Pass:
 
     def _exp(self, value: Value) -> Callable[..., None]:
         score, (shift, gain, over_all, *sign) = self.node(value.sums[0]), value.extra
-        factor = gain * math.exp(shift)  # type: ignore[operator,arg-type]
+        factor = gain * math.exp(shift)
         tables = any(v is not None and self.plan.values[v].op == "table" for v, _ in value.sums[0])
-        sink = 0.0 if tables or over_all else 1.0 / gain  # type: ignore[operator]
+        sink = 0.0 if tables or over_all else 1.0 / gain
 
         def step(at: Callable[[Node], np.ndarray], out: np.ndarray, spare: np.ndarray, whole: np.ndarray) -> None:
             if sink:  # a score of any size: at most the gain
@@ -434,10 +440,10 @@ class Pass:
             source = self.node(value.sums[0])
             return lambda at, low, spare: float(at(source)[0]) if low == 0 else 0.0
         terms = [None if self.plan.is_scalar(s) else self.node(s) for s in value.sums]
+        factor = math.prod(self._total(s) for s, node in zip(value.sums, terms, strict=True) if node is None)
 
         def reduce(at: Callable[[Node], np.ndarray], low: int, spare: np.ndarray) -> float:
             arrays = [at(node) for node in terms if node is not None]
-            factor = math.prod(self._total(s) for s, node in zip(value.sums, terms, strict=True) if node is None)
             found = np.dot(*arrays) if len(arrays) == 2 else arrays[0].sum()
             return float(factor * found)
 
