@@ -287,10 +287,10 @@ class Pass:
         if value.op == "bent":
             right, left = value.extra
             return float((right if x > 0 else left) * x)
-        if value.op == "weight":
+        if value.op == "weight":  # e^x and not e^(x - 90), which would be rounded on the grid of 90
             shift, gain, over_all = value.extra[:3]
-            share = math.exp(min(-x - shift, 700.0))
-            return gain / (share + (self.n if over_all else 1.0))  # type: ignore[no-any-return]
+            share = math.exp(min(x + shift, 700.0)) * (self.n if over_all else 1.0)
+            return gain * math.exp(shift) * math.exp(min(x, 700.0)) / (1.0 + share)  # type: ignore[no-any-return]
         if value.op == "total":  # of numbers: n of them
             weight = 1.0 if len(value.sums) == 1 else self._total(value.sums[1])
             return self.n * x * weight
