@@ -241,6 +241,16 @@ def test_settings_without_effect_are_refused(options: dict[str, Any]) -> None:
         nf.algorithm("cg", n=4, slots=3)
 
 
+@pytest.mark.parametrize("columns", [(), (2,)])
+def test_solve_certifies_the_answers_of_weights_for_every_n(columns: tuple[int, ...]) -> None:
+    A, _ = system(200, seed=10)
+    b = np.random.default_rng(1).standard_normal((200, *columns))
+    result = nf.solve(A, b, model=algorithm("cg", 20), rtol=1e-10)
+    assert np.all(result.converged)
+    assert np.all(result.model.accepted > 0)
+    assert np.linalg.norm(A @ result.x - b) <= 1e-9 * np.linalg.norm(b)
+
+
 def test_the_last_iterate_alone_may_be_kept() -> None:
     A, b = system(15, seed=9)
     run = algorithm("cg").run(A, b, iterations=5, keep="last")

@@ -32,6 +32,7 @@ from nlaformer.solvers.certificate import norm_of
 from nlaformer.solvers.learned import DiagonalPlusRank
 from nlaformer.solvers.models import (
     GRADIENT,
+    NO_ENTRIES,
     is_solver,
     linear_residual,
     loaded,
@@ -42,6 +43,7 @@ from nlaformer.solvers.models import (
     role_of,
     runs,
 )
+from nlaformer.solvers.operators import DenseOperator, SparseOperator
 from nlaformer.solvers.parse import Problem
 
 _ENOUGH = 10  # iterations of a model trained towards the solution
@@ -176,6 +178,31 @@ class Answers(Proposer):
         return found
 
 
+class AnswersOfAnySize(Proposer):
+    """Weights for every n, which take A as it is: nothing of it is copied into blocks."""
+
+    guided = False
+
+    def __init__(self, model: Any, problem: Problem) -> None:
+        super().__init__(problem, problem.unknowns)
+        self.unfit, self.possible = "", True  # A is shown as it is: the memory that its blocks would take is not needed
+        if isinstance(problem.A, SparseOperator):
+            self._matrices = [problem.A.A]
+        elif isinstance(problem.A, DenseOperator):
+            self._matrices = list(to_torch(problem.A.A).reshape(-1, *problem.A.A.shape[-2:]))
+        else:
+            self.unfit, self.possible = NO_ENTRIES, False
+        self._model = model
+
+    def ask(self, lanes: Tensor, r: Tensor, g: Tensor) -> Tensor:
+        shared = self._problem.lanes // len(self._matrices)
+        answers = [
+            self._model.run(self._matrices[lane // shared], row, keep="last").x[-1]
+            for lane, row in zip(lanes.tolist(), r, strict=True)
+        ]
+        return torch.stack([torch.as_tensor(answer) for answer in answers]).to(r)
+
+
 def _filled_up(A: Tensor, size: int) -> Tensor:
     """The matrices in a larger one, with the geometric mean of their diagonal where they end."""
     s = A.shape[-1]
@@ -268,6 +295,10 @@ def read_model(model: Any, problem: Problem) -> Proposer:
         _refuse_least_squares(problem)
         place, iterations = _device(model, problem.b.device), iterations_per_call(model.config)
         return Answers(lambda A, b: model.readings(A.to(place), b.to(place), iterations)[0], problem, model.config.n)
+    if runs(model) and model.config.n == "any":
+        _refuse_least_squares(problem)
+        _refuse_other_problems(model)
+        return AnswersOfAnySize(model, problem)
     if runs(model):
         _refuse_other_problems(model)
         if not program:

@@ -45,6 +45,7 @@ class AnySizeConfig:
     """What ``save`` writes beside the weights: the program at a few sizes, from which all else follows."""
 
     name: str
+    inputs: list[str]
     slots: int
     attends: dict[str, list[list[str]]]
     graphs: list[dict[str, Any]]
@@ -403,7 +404,7 @@ def compile_for_any(program: Program, slots: int | None = None, dtype: Any = tor
     lowered = lower(traced)
     made = weights_of(lowered, slots, gains(lowered))
     graphs = [graph.data() for graph in traced.graphs]
-    config = AnySizeConfig(traced.graph.name, slots, made.attends, graphs)
+    config = AnySizeConfig(traced.graph.name, list(traced.graph.inputs), slots, made.attends, graphs)
     return AnySizeAlgorithm(config, made.model, traced, program)
 
 
