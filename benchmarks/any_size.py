@@ -1,12 +1,15 @@
 """Weights for every n: CG on a million unknowns beside NumPy and SciPy, and the library on random patterns.
 
     python -m benchmarks.any_size --accuracy 1000 --out benchmarks/results/any_size_accuracy.json  # 10 minutes
+    python -m benchmarks.any_size --literal 1000 --out benchmarks/results/any_size_literal.json    # 5 minutes
     python -m benchmarks.any_size --time 1000 316 --out benchmarks/results/any_size_time.json      # 2 minutes
     python -m benchmarks.any_size --patterns 50 --out benchmarks/results/any_size_patterns.json    # 30 minutes
 
 *Accuracy*: |x_t - y_t| / |y_t| after 100 iterations, where y_t is that of CG in extended precision (80 bits), for the
 weights, gathered, and for CG in NumPy; M x M Poisson, a cube of about as many unknowns, M x M with coefficients that
 jump by 1e3. *Time*: CPU time of an iteration over that of an iteration of SciPy's CG, alternating, one thread.
+*Literal*: every layer of the start and of one iteration, the softmax over all tokens for ten queries: the largest
+difference from gathered heads, relative to the largest entry of its row (of a logarithm, or 1).
 *Patterns*: symmetric matrices of random patterns, made diagonally dominant, n drawn from 30 to 3,000, six iterations:
 how many runs have a value that is not the program's own (``run.diagnose``); at n = 30 also the largest distance of
 gathered from dense attention, over all iterates, relative to the largest entry.
@@ -28,6 +31,9 @@ import torch
 
 import nlaformer as nf
 from benchmarks.command import write
+from nlaformer.compiler.anysize.gather import Matrices, Pass
+from nlaformer.compiler.anysize.plan import plan
+from nlaformer.compiler.anysize.reading import Reader
 from nlaformer.console import Sheet, print_sheets
 from nlaformer.provenance import in_words, provenance
 
@@ -120,6 +126,61 @@ def accuracy(m: int) -> list[dict[str, Any]]:
     return found
 
 
+def literal(m: int) -> list[dict[str, Any]]:
+    """One iteration of CG over all tokens, by the softmax as it stands, for ten queries; beside gathered heads."""
+    weights, A = nf.algorithm("cg", n="any", slots=5), sp.csr_array(laplacian((m, m)) / 8)  # which no run scales
+    n, b = m * m, np.random.default_rng(0).standard_normal(m * m)
+    layout, names = weights.layout(n), [row.name for row in weights.lowered.machine.rows[1:]]
+    matrices = Matrices(weights.slots_of({"A": A}), weights.gains)
+    X, reader = weights.prompt(A, b).mT.numpy(), Reader(layout)
+    sample = np.r_[0, 1, 2, n, np.random.default_rng(1).integers(3, n, 6)]
+    found: list[dict[str, Any]] = []
+    for block in ("pre", "loop"):
+        for layer, words in zip(getattr(weights.model, block), weights.config.attends[block], strict=True):
+            held = {layout[name][0]: X[1:, layout[name][0]].copy() for name in names}
+            rows: dict[int, Any] = {}
+            for row, entry in held.items():
+                if entry.any():
+                    rows[row] = float(entry[0]) if (entry == entry[0]).all() else entry
+            kinds = {row: isinstance(value, float) for row, value in rows.items()}
+            after = Pass(plan([reader.layer(layer, words)], kinds, layout["one"][0]), n, matrices).run(rows)
+            queried = one_layer(layer, X, sample)
+            worst = 0.0
+            for name in names:
+                row = layout[name][0]
+                value = np.broadcast_to(after.get(row, 0.0), n)
+                size = max(float(np.abs(value).max()), 1.0 if "log" in name else 1e-300)
+                worst = max(worst, float(np.abs(queried[1:, row] - value[sample[1:] - 1]).max() / size))
+                X[1:, row] = value
+            found.append({"block": block, "layer": len(found) + 1, "n": n, "largest difference": worst})
+            print(found[-1], "sink", float(np.abs(queried[0, 1:]).max()), flush=True)
+    return found
+
+
+def one_layer(layer: Any, X: np.ndarray, sample: np.ndarray) -> np.ndarray:
+    """Attention of some queries over all tokens, head by head, and the FFN."""
+    out = X[sample].copy()
+    if layer.heads is not None:
+        count = layer.heads.count
+        weights = (layer.heads.W_Q, layer.heads.W_K, layer.heads.W_U)
+        Q, K, U = (W.dense().unflatten(0, (count, -1)).numpy() for W in weights)
+        out_of = layer.heads.W_O.dense().unflatten(1, (count, -1)).numpy()
+        for h in range(count):
+            score = X[sample] @ Q[h].T @ _read(K[h], X)
+            score = torch.softmax(torch.from_numpy(score), -1).numpy()
+            out += score @ _read(U[h], X).T @ out_of[:, h].T
+    if layer.ffn is not None:
+        Y = torch.from_numpy(out)
+        out = layer.ffn.added_to(Y, Y).detach().numpy()
+    return out
+
+
+def _read(W: np.ndarray, X: np.ndarray) -> np.ndarray:
+    """W X^T, from the rows that W reads."""
+    used = np.flatnonzero(W.any(0))
+    return W[:, used] @ X[:, used].T
+
+
 def timed(m: int) -> dict[str, Any]:
     """The time of an iteration, the weights' and SciPy's in turns; and whether both need as many to 1e-8."""
     A, weights = laplacian((m, m)), nf.algorithm("cg", n="any", slots=5)
@@ -189,6 +250,7 @@ def patterns(count: int) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--accuracy", type=int, metavar="M", help="side of the grid")
+    parser.add_argument("--literal", type=int, metavar="M", help="side of the grid")
     parser.add_argument("--time", type=int, nargs="+", metavar="M", help="sides of grids")
     parser.add_argument("--patterns", type=int, metavar="COUNT", help="random patterns for each program")
     parser.add_argument("--out", type=Path, help="file for the numbers")
@@ -196,6 +258,8 @@ def main() -> None:
     torch.set_num_threads(1)
     if options.accuracy:
         found = accuracy(options.accuracy)
+    elif options.literal:
+        found = literal(options.literal)
     elif options.time:
         found = [timed(m) for m in options.time]
     else:

@@ -257,6 +257,21 @@ def test_the_last_iterate_alone_may_be_kept() -> None:
     assert np.array_equal(run.x[0], algorithm("cg").run(A, b, iterations=5).x[-1])
 
 
+def test_a_large_run_is_judged_by_its_residual_and_says_that_it_has_no_digits() -> None:
+    n = 300_000
+    A = sp.csr_array(sp.diags_array([-np.ones(n - 1), 4 * np.ones(n), -np.ones(n - 1)], offsets=[-1, 0, 1]))
+    run = algorithm("cg").run(A, np.ones(n), iterations=25)
+    assert run.status == nf.RunStatus.CONVERGED
+    for asked in (lambda: run.digits, run.check):
+        with pytest.raises(OptionError):
+            asked()
+
+
+def test_a_run_is_compared_with_the_lines_of_its_program() -> None:
+    A, b = system(30, seed=12)
+    assert algorithm("pcg").run(A, b, iterations=4).check()
+
+
 def test_an_indefinite_matrix_is_called_not_positive() -> None:
     A = sp.csr_array(sp.diags_array([np.r_[-1.0, np.ones(9)]], offsets=[0]))
     assert algorithm("cg").run(A, np.r_[4.0, np.ones(9)], iterations=4).status == nf.RunStatus.NOT_POSITIVE

@@ -63,7 +63,7 @@ class AnySizeAlgorithm:
 
     def __init__(self, config: AnySizeConfig, model: NLAFormer, traced: AnySize, program: Program | None = None):
         self.config, self.model, self.program = config, model, program
-        self._traced, self._lowered = traced, lower(traced)
+        self._traced, self.lowered = traced, lower(traced)
         self._plans: dict[object, Plan] = {}
         self._forms: tuple[object, dict[str, list[LayerForm]]] = (None, {})
 
@@ -84,7 +84,7 @@ class AnySizeAlgorithm:
 
     def layout(self, n: int) -> Layout:
         """The named rows of the prompt for n rows: their names and numbers do not depend on n."""
-        return layout_of(self._lowered, self.slots, n + 1)
+        return layout_of(self.lowered, self.slots, n + 1)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write config.json and model.safetensors into a folder; ``nf.load`` reads it back."""
@@ -129,10 +129,10 @@ class AnySizeAlgorithm:
         if attention == "gathered" and any(point.watched for point in self.model.hooks.values()):
             raise OptionError('the model has hooks, which gathered heads do not pass; run(..., attention="dense")')
         kept = (count + 1 if keep == "all" else 1) * given.systems * given.n * 8
-        vectors = sum(stored.kind == "vector" for stored in self._lowered.state.values()) + 1
+        vectors = sum(stored.kind == "vector" for stored in self.lowered.state.values()) + 1
         what = f"iterations is {count:,}: keeping every iterate"
         check_memory(what, kept * vectors, torch.device("cpu"), '. Ask for fewer, or keep="last"')
-        matrices = Matrices(self._slots(given), self._gains)
+        matrices = Matrices(self.slots_of(given.matrices), self.gains)
         records = []
         for system in range(given.systems):
             inputs = {name: value[system] for name, value in given.scaled.items()}
@@ -158,10 +158,10 @@ class AnySizeAlgorithm:
     ) -> Iterator[tuple[Rows, Rows]]:
         """The rows after the pre block and each pass of the loop, and after the post block on them."""
         layout, rows = self.layout(1), Rows()
-        for name, number in self._lowered.inputs.items():
+        for name, number in self.lowered.inputs.items():
             if np.any(inputs[name]):
                 rows[self._places[number]] = inputs[name]
-        for name, number in self._lowered.of_rows.items():
+        for name, number in self.lowered.of_rows.items():
             rows[self._places[number]] = entries.beside(name, given.matrices, given.n)
         ready: dict[object, Pass] = {}
 
@@ -221,9 +221,9 @@ class AnySizeAlgorithm:
 
     def _read(self, rows: Rows, after: Rows, n: int) -> dict[str, Any]:
         """The states, still scaled, after a pass, and the answer after the post block."""
-        assert self._lowered.answer is not None
-        values = {name: self._value(rows, stored, n) for name, stored in self._lowered.state.items()}
-        return values | {ANSWER: self._value(after, self._lowered.answer, n)}
+        assert self.lowered.answer is not None
+        values = {name: self._value(rows, stored, n) for name, stored in self.lowered.state.items()}
+        return values | {ANSWER: self._value(after, self.lowered.answer, n)}
 
     def _value(self, rows: Rows, stored: Stored, n: int) -> Any:
         held = rows.get(self._places[stored.row], 0.0)
@@ -234,7 +234,7 @@ class AnySizeAlgorithm:
 
     def _prompt(self, given: Given, inputs: Mapping[str, Any]) -> Tensor:
         """P of one system, (tokens, rows)."""
-        n, lowered = given.n, self._lowered
+        n, lowered = given.n, self.lowered
         layout = self.layout(n)
         what = f"n is {n:,}: the prompt"
         check_memory(what, 8 * layout.rows * (n + 1), torch.device("cpu"), "; gathered heads need none")
@@ -248,9 +248,9 @@ class AnySizeAlgorithm:
         X[1, layout["first"][0]] = 1.0
         write("one", np.ones(n))
         write("address", entries.bits(np.arange(n), BITS))
-        for name, slots in self._slots(given).items():
+        for name, slots in self.slots_of(given.matrices).items():
             column, entry = slots.tables(self.slots)
-            codes = entries.code(entry, self._gains[name.removesuffix(".T")])
+            codes = entries.code(entry, self.gains[name.removesuffix(".T")])
             for s in range(self.slots):
                 write(f"{name} {s} address", entries.bits(column[:, s], BITS))
                 write(f"{name} {s} +", np.where(entry[:, s] > 0, codes[:, s], ABSENT))
@@ -267,16 +267,18 @@ class AnySizeAlgorithm:
     def _places(self) -> dict[int, int]:
         """The rows of P of the machine's rows, the same for every n."""
         layout = self.layout(1)
-        return {k: layout[row.name][0] for k, row in enumerate(self._lowered.machine.rows)}
+        return {k: layout[row.name][0] for k, row in enumerate(self.lowered.machine.rows)}
 
     @functools.cached_property
-    def _gains(self) -> dict[str, float]:
-        return gains(self._lowered)
+    def gains(self) -> dict[str, float]:
+        """What bounds the entries of each matrix, by name."""
+        return gains(self.lowered)
 
-    def _slots(self, given: Given) -> dict[str, entries.Slots]:
+    def slots_of(self, matrices: Mapping[str, sp.csr_array]) -> dict[str, entries.Slots]:
+        """The matrices whose slots the heads read, A^T as "A.T"; ShapeError if a row has too many entries."""
         found = {}
-        for name in self._lowered.matrices:
-            matrix = given.matrices[name.removesuffix(".T")]
+        for name in self.lowered.matrices:
+            matrix = matrices[name.removesuffix(".T")]
             found[name] = entries.Slots.of(entries.transposed(matrix) if name.endswith(".T") else matrix)
             entries.longest_row(name, [found[name]], self.slots)
         return found
@@ -368,8 +370,8 @@ class AnySizeAlgorithm:
         for name, matrix in given.matrices.items():
             factor = 2.0 ** -int(np.max(powers.get(name, 0)))
             matrices[name] = sp.csr_array((matrix.data * factor, matrix.indices, matrix.indptr), shape=matrix.shape)
-            gain, largest = self._gains[name], np.abs(matrices[name].data).max(initial=0.0)
-            if largest >= gain and {name, f"{name}.T"} & set(self._lowered.matrices):
+            gain, largest = self.gains[name], np.abs(matrices[name].data).max(initial=0.0)
+            if largest >= gain and {name, f"{name}.T"} & set(self.lowered.matrices):
                 raise DomainError(
                     f"{self.name}: {name} has the entry {largest:.6g}; weights for every n take less than {gain:.0f} "
                     f"of a matrix that is not scaled. Divide {name} by a number, and the program's constants with it"

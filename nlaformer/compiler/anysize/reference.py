@@ -175,10 +175,12 @@ class Reference:
             states = self.step({**inputs, **states}, n, rule, draws)
             yield {**states, **self.finish({**inputs, **states}, n, rule, draws)}
 
+    def is_judged(self, n: int, rule: Rule) -> bool:
+        """Whether the runs of the rule fit into memory."""
+        return rule.runs * n * len(self.kinds) <= _ENTRIES_AT_ONCE
+
     def bands(self, inputs: Values, n: int, count: int, rule: Rule, found: Values) -> dict[str, Band]:
         """What the program determines of every value of one system, as far as it takes to judge ``found``."""
-        if rule.runs * n * len(self.kinds) > _ENTRIES_AT_ONCE:
-            raise OptionError(f"how many digits there are at n = {n:,} takes {rule.runs} runs of the program; too many")
         few = self._bands(inputs, n, count, rule, rule.runs, 0)
         if not any(bool(band.wrong(found[name]).any()) for name, band in few.items()):
             return few

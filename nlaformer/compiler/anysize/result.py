@@ -17,11 +17,16 @@ from nlaformer.arrays import full_precision, give
 from nlaformer.compiler.anysize.reference import Method, Reference
 from nlaformer.compiler.judge import RULES, Band
 from nlaformer.compiler.result import Run
-from nlaformer.compiler.status import Checks, Record, RunStatus
+from nlaformer.compiler.status import Checks, Diagnosis, Record, RunStatus
+from nlaformer.errors import OptionError
 from nlaformer.program.data import ANSWER
+from nlaformer.program.language import Program
 
 if TYPE_CHECKING:
     from nlaformer.compiler.anysize.algorithm import AnySizeAlgorithm
+
+
+DENSE = 500  # the largest n at which a record holds dense matrices too
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,7 @@ class AnySizeRecord(Record):
     def bands(self) -> Mapping[str, Band]:
         """What the program determines of every value."""
         assert self.given is not None and self.reference is not None
-        if self.count is None:
+        if self.count is None or not self.reference.is_judged(self.given.n, RULES[self.dtype]):
             return {}
         parts = [
             self.reference.bands(
@@ -135,6 +140,29 @@ class AnySizeRecord(Record):
                 status[failed] = RunStatus.NOT_SYMMETRIC
 
 
+class AnySizeRun(Run[Any]):
+    """A run for any n. Where n is large, or not all iterates were kept, its residuals alone are judged."""
+
+    @functools.cached_property
+    def digits(self) -> dict[str, Any]:
+        """How many significant digits the program determines of each value (``Run.digits``)."""
+        if not self.record.bands:
+            raise OptionError(
+                "how many digits there are takes 24 runs of the program and every iterate; n is too large for that, or "
+                'the run has keep="last"'
+            )
+        return Run.digits.func(self)  # type: ignore[attr-defined,no-any-return]
+
+    def check(self, program: Program | None = None) -> Diagnosis:
+        """Compare this run with the program's own lines, which take dense arrays (``Run.check``)."""
+        if self.x.shape[-1] > DENSE or (isinstance(self.record, AnySizeRecord) and self.record.count is None):
+            raise OptionError(
+                f"the lines of a program take dense arrays: up to n = {DENSE}, with every iterate. diagnose() compares "
+                "with what was traced"
+            )
+        return Run.check(self, program)
+
+
 def _only(values: Mapping[str, Any]) -> Tensor:
     (value,) = values.values()
     return value.reshape(-1)  # type: ignore[no-any-return]
@@ -154,6 +182,9 @@ def run_of(found: Mapping[str, np.ndarray], given: Given, algorithm: AnySizeAlgo
     values = {name: torch.from_numpy(scaled_by(value, given.powers[name])) for name, value in found.items()}
     checks = Checks(definite=algorithm.traced.graph.positive_definite)
     vectors = {name: torch.tensor(value) for name, value in given.vectors.items()}
+    if given.n <= DENSE:
+        for name, matrix in given.own.items():
+            vectors[name] = torch.from_numpy(matrix.toarray()).expand(given.systems, -1, -1)
     record = AnySizeRecord(
         vectors, values, torch.float64, checks, algorithm.name, given.batch, given.library, True, None,
         algorithm.program, given, algorithm.reference, count,
@@ -161,4 +192,4 @@ def run_of(found: Mapping[str, np.ndarray], given: Given, algorithm: AnySizeAlgo
     back = {
         key: give(value.reshape(*given.batch, *value.shape[1:]).clone(), given.library) for key, value in values.items()
     }
-    return Run(back.pop(ANSWER), back, record)
+    return AnySizeRun(back.pop(ANSWER), back, record)
