@@ -153,6 +153,52 @@ def test_a_user_s_program_with_further_matrices_compiles() -> None:
     assert run.diagnose()
 
 
+def test_a_preconditioner_of_two_triangular_sweeps_and_a_heat_equation_compile() -> None:
+    class Swept(nf.Program):
+        """CG preconditioned with L L^T, both factors by three steps of Jacobi's method."""
+
+        inputs = {"L": "matrix"}  # noqa: RUF012
+        positive_definite = True
+
+        def sweep(self, L: Any, r: Any) -> Any:
+            diagonal = np.diag(L)
+            y = r / diagonal
+            for _ in range(3):
+                y = y + (r - L @ y) / diagonal
+            z = y / diagonal
+            for _ in range(3):
+                z = z + (y - L.T @ z) / diagonal
+            return z
+
+        def start(self, A: Any, b: Any, L: Any, x0: Any) -> dict[str, Any]:
+            r = b - A @ x0
+            z = self.sweep(L, r)
+            return dict(x=x0, r=r, d=z, rho=r @ z)
+
+        def step(self, A: Any, L: Any, x: Any, r: Any, d: Any, rho: Any) -> dict[str, Any]:
+            q = A @ d
+            alpha = rho / (d @ q)
+            r = r - alpha * q
+            z = self.sweep(L, r)
+            rho_next = r @ z
+            return dict(x=x + alpha * d, r=r, d=z + rho_next / rho * d, rho=rho_next)
+
+    class Heat(nf.Program):
+        def start(self, b: Any) -> dict[str, Any]:
+            return dict(x=b)
+
+        def step(self, A: Any, x: Any) -> dict[str, Any]:
+            return dict(x=x - 0.2 / np.linalg.norm(A) * (A @ x))
+
+    A, b = system(30, seed=13)
+    L = sp.csr_array(np.linalg.cholesky(A.toarray()) * (abs(np.tril(A.toarray())) > 0))
+    for program, given in ((Swept(), {"A": A, "b": b, "L": L}), (Heat(), {"A": A, "b": b})):
+        run = nf.compile(program, n="any").run(**given, iterations=4)
+        own = program.run(**{k: v.toarray() if sp.issparse(v) else v for k, v in given.items()}, iterations=4)
+        assert apart(run.x, own.x) < 1e-12
+        assert run.diagnose()
+
+
 def test_weights_are_read_as_they_are_now() -> None:
     cg = nf.algorithm("cg", n="any", slots=8)
     A, b = system(20, seed=7)
