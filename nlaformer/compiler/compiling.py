@@ -23,6 +23,7 @@ from nlaformer.compiler.config import LARGEST_BOUND, AlgorithmConfig
 from nlaformer.compiler.expression import Expression
 from nlaformer.compiler.filled import FilledProgram, Trained, refuse_unknown, retraced
 from nlaformer.compiler.machine.rows import Target
+from nlaformer.compiler.progress import stages
 from nlaformer.compiler.reference import returned, without_networks
 from nlaformer.compiler.trace import refuse_open_parts, trace_program
 from nlaformer.compiler.verify import RANDOM, YOURS, compared_with_run, with_verification
@@ -105,7 +106,10 @@ def compile(
         raise OptionError(f"verify is {shown(verify)}; expected True, False, or systems by name, dict(A=A, b=b)")
     filled = None if isinstance(program, Program) else _filled(program)
     target = _target(n if filled is None else _size(filled, n), order, dtype, bound)
-    with threads_for(6 * target.n**3):  # attention weights of the layers that encode A, verified on three systems
+    name = cast(Program, program).name if filled is None else filled.graph.name
+    # Threads for the attention weights of the layers that encode A, verified on three systems.
+    with threads_for(6 * target.n**3), stages(name) as say:
+        say("its lines are traced")
         if filled is None:
             traced = trace_program(cast(Program, program), target.n)
             refuse_open_parts(traced)
@@ -114,6 +118,7 @@ def compile(
         analysis = analyse(traced)
         if filled is not None:
             refuse_unknown(filled, analysis)
+        say("its weights are made")
         try:
             if filled is None:
                 made = weights_of(traced.graph or trace(cast(Program, program), target.n), target)
@@ -148,6 +153,7 @@ def compile(
         algorithm = Algorithm(config, made.model, traced.program if filled is None else None)
         if not verify:
             return algorithm
+        say("its weights are verified")
         given = algorithm.taken(**verify) if isinstance(verify, Mapping) else None
         if given is not None and not len(next(iter(given.values()))):
             raise ShapeError(f"{algorithm.name}: verify has no system; give one, or verify=True")

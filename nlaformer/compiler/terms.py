@@ -4,7 +4,7 @@
 
 R is a register (the register of ones for scalars), F a linear combination of rows that hold logarithms, known to the
 compiler only by name, and M is nothing, A or A^T. Products, quotients, powers and roots of such terms are arithmetic on
-c and F and cost no layer; ``Builder.materialize`` puts a value into a row where it must be.
+c and F and cost no layer; ``Lowering.stored`` puts a value into rows where it must be.
 """
 
 from __future__ import annotations

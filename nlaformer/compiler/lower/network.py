@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nlaformer.compiler.lower.context import Lowering, lowers
+from nlaformer.compiler.machine.instructions import Show
 from nlaformer.compiler.machine.networks import Hear, ReadIn, Tell, Trained
 from nlaformer.compiler.machine.rows import HEADROOM, UNKNOWN, Range
 from nlaformer.compiler.terms import Combination, Term, Terms
@@ -54,8 +55,6 @@ def _hidden(low: Lowering, name: str, network: Any, copied: bool) -> int:
 
 
 def _diagonal(low: Lowering, vector: Combination) -> Combination:
-    from nlaformer.compiler.machine.instructions import Show
-
     showing = tuple((0, k, (k,)) for k in range(low.n))
     return ((low.machine.add(Show((vector,), showing), low.n, UNKNOWN), 1.0),)
 
