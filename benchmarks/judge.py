@@ -34,12 +34,12 @@ from benchmarks import processes
 from benchmarks.command import read, write
 from nlaformer.arrays import DTYPES
 from nlaformer.compiler.algorithm import Algorithm
-from nlaformer.compiler.expression import size
-from nlaformer.compiler.judge import RULES, Band, bands
 from nlaformer.compiler.library import algorithm, algorithms, record
-from nlaformer.compiler.result import Run
-from nlaformer.compiler.trace import ANSWER
 from nlaformer.console import Sheet, print_sheets
+from nlaformer.program.data import ANSWER
+from nlaformer.program.judge import RULES, Band, bands
+from nlaformer.program.run import Run
+from nlaformer.program.tensors import size
 from nlaformer.provenance import in_words, provenance
 
 _SYSTEMS, _ITERATIONS = 12, 24
@@ -126,9 +126,8 @@ def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def _bands(run: Run[Any], draw: int = 0) -> dict[str, Band]:
-    record, methods = run.record, run.record.checks.methods
-    assert methods is not None
-    return bands(methods, record.inputs, record.answer.shape[1] - 1, RULES[record.dtype], record.values, seed=draw)
+    record = run.record
+    return bands(record.graph, record.inputs, record.answer.shape[1] - 1, RULES[record.dtype], record.values, seed=draw)
 
 
 def _wrong(run: Run[Any], found: dict[str, Band]) -> torch.Tensor:
@@ -143,7 +142,7 @@ def _beyond(run: Run[Any], found: list[dict[str, Band]], system: int) -> float:
         value = run.record.values[key]
         farthest = torch.stack([each[key].spread for each in found]).amax(0)[system]
         where = torch.stack([each[key].wrong(value) for each in found]).any(0)[system]
-        factors += (size(value - band.own, band.kind)[system] / farthest).nan_to_num(torch.inf, 1e308)[where].tolist()
+        factors += (size(value - band.own, band.axes)[system] / farthest).nan_to_num(torch.inf, 1e308)[where].tolist()
     return max(factors)
 
 
@@ -162,7 +161,7 @@ def _mutants(
         for key, band in own.items():
             largest = torch.cummax(band.sizes.nan_to_num(0.0, 0.0), 1).values
             largest = torch.where(largest > 0, largest, band.unit[:, None])
-            effect = size(values[key] - run.record.values[key], band.kind) / largest
+            effect = size(values[key] - run.record.values[key], band.axes) / largest
             effect = effect.nan_to_num(torch.inf, torch.inf).where(torch.isfinite(band.sizes), 0.0)
             moved, determined = (
                 max(so_far, float(each.max()))

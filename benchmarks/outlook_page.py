@@ -18,9 +18,8 @@ from benchmarks.command import read
 from benchmarks.outlook import ASKED, COUNT, finding, table
 from benchmarks.outlook_solve import SOLVERS
 from benchmarks.sections import deliver
-from nlaformer.compiler.reference import Reference
-from nlaformer.compiler.trace import trace_program
 from nlaformer.learn.methods import METHODS, method
+from nlaformer.program.ir import reachable
 from nlaformer.provenance import in_words
 
 BEHIND = "## Trained models behind the solvers"
@@ -220,9 +219,9 @@ def _inside(name: str, row: Mapping[str, Any], work: float) -> list[str]:
     calls = row.get("calls of the model, median", solver.most_calls(work))
     if not solver.runs:
         return [f"{calls:g}", "0"]
-    program = Reference.of(trace_program(method(config["program"]), 4))
+    program = method(config["program"]).graph(4)
     start, step = (
-        sum(node[0] == "matmul" and node[3] == "vector" for node in part.nodes)
+        sum(node.op == "matmul" and node.ndim == 1 for node in reachable(part.values()))
         for part in (program.start, program.step)
     )
     return [f"{T * calls:g}", f"{calls * (start + T * step):g}"]

@@ -16,15 +16,14 @@ _HOMES = {
     "nlaformer.express.construction": ("Cost",),
     "nlaformer.transformer": ("NLAFormer",),
     "nlaformer.loading": ("load",),
-    "nlaformer.compiler.language": ("Program",),
     "nlaformer.program.language": (
-        "diag", "dot", "exp", "identity_like", "log", "maximum", "minimum", "norm", "outer", "positive",
+        "Program", "diag", "dot", "exp", "identity_like", "log", "maximum", "minimum", "norm", "outer", "positive",
         "relu", "sign", "sqrt", "zeros_like",
     ),
     "nlaformer.program.learned": ("Learned",),
     "nlaformer.compiler.compiling": ("compile",),
     "nlaformer.compiler.library": ("algorithm", "algorithms"),
-    "nlaformer.compiler.result": ("RunStatus",),
+    "nlaformer.program.run": ("RunStatus",),
     "nlaformer.compiler.algorithm": ("Algorithm",),
     "nlaformer.learn.compare": ("Comparison",),
     "nlaformer.learn.config": ("Config",),
@@ -51,10 +50,8 @@ if TYPE_CHECKING:
     from nlaformer import problems as problems
     from nlaformer.compiler.algorithm import Algorithm as Algorithm
     from nlaformer.compiler.compiling import compile as compile
-    from nlaformer.compiler.language import Program as Program
     from nlaformer.compiler.library import algorithm as algorithm
     from nlaformer.compiler.library import algorithms as algorithms
-    from nlaformer.compiler.result import RunStatus as RunStatus
     from nlaformer.express.construction import Cost as Cost
     from nlaformer.express.operation import Operation as Operation
     from nlaformer.express.operation import operation as operation
@@ -77,6 +74,7 @@ if TYPE_CHECKING:
     from nlaformer.microscope.probes import probe as probe
     from nlaformer.microscope.recording import Trace as Trace
     from nlaformer.microscope.recording import trace as trace
+    from nlaformer.program.language import Program as Program
     from nlaformer.program.language import diag as diag
     from nlaformer.program.language import dot as dot
     from nlaformer.program.language import exp as exp
@@ -92,6 +90,7 @@ if TYPE_CHECKING:
     from nlaformer.program.language import sqrt as sqrt
     from nlaformer.program.language import zeros_like as zeros_like
     from nlaformer.program.learned import Learned as Learned
+    from nlaformer.program.run import RunStatus as RunStatus
     from nlaformer.solvers.eigenpair import EigenResult as EigenResult
     from nlaformer.solvers.eigenpair import eigenpair as eigenpair
     from nlaformer.solvers.result import SolveResult as SolveResult

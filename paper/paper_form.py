@@ -34,19 +34,19 @@ from torch import Tensor, nn
 from nlaformer import io
 from nlaformer.arrays import check_memory, plain, whole
 from nlaformer.compiler.algorithm import Algorithm, Changes
-from nlaformer.compiler.analysis import analyse
 from nlaformer.compiler.compiling import check_options, torch_dtype
 from nlaformer.compiler.config import AlgorithmConfig
 from nlaformer.compiler.library.krylov import ConjugateGradient
-from nlaformer.compiler.machine.rows import Target
+from nlaformer.compiler.lower.facts import facts_of
+from nlaformer.compiler.lower.normal import normal
 from nlaformer.compiler.states import per_system
-from nlaformer.compiler.trace import TracedProgram, trace_program
 from nlaformer.compiler.verify import with_verification
 from nlaformer.console import Sheet, print_sheets
 from nlaformer.errors import OptionError, unknown_name
 from nlaformer.express.heads import Head, Unit, assemble, linear_heads, replace, select
 from nlaformer.express.linearize import Linearization, design
 from nlaformer.problems.spd import random_spd
+from nlaformer.program.data import ProgramGraph
 from nlaformer.prompt import Layout, scale
 from nlaformer.transformer import Layer, NLAFormer
 
@@ -92,9 +92,9 @@ def paper_cg(
         loop.ffn = _IdealUpdate(layout)  # type: ignore[assignment]
     model = NLAFormer([pre], [loop]).to(kind)
     fit = {"fit": fitted_error(n, width)} if ffn == "fitted" else {}
-    traced = trace_program(ConjugateGradient())
-    algorithm = PaperAlgorithm(_config(traced, Target(n, kind, order, bound=1.0), layout, ffn, fit), model)
-    return with_verification(algorithm, traced) if verify else algorithm
+    program = ConjugateGradient()
+    algorithm = PaperAlgorithm(_config(program.graph(n), kind, order, layout, ffn, fit), model, program)
+    return with_verification(algorithm) if verify else algorithm
 
 
 def _start_heads(layout: Layout, lin: Linearization) -> list[Head]:
@@ -231,23 +231,27 @@ class PaperAlgorithm(Algorithm):
 def load(path: str | os.PathLike[str]) -> Algorithm:
     """A fitted algorithm that ``save`` wrote."""
     _, config, model, _ = io.read(path)
-    return PaperAlgorithm(AlgorithmConfig(**config), model)
+    return PaperAlgorithm(AlgorithmConfig.read(config), model)
 
 
-def _config(traced: TracedProgram, target: Target, layout: Layout, ffn: str, fit: dict[str, Any]) -> AlgorithmConfig:
-    rows = {name: {"kind": "vector", "rows": [name], "scale": None} for name in ("x", "r", "d")}
+def _config(
+    program: ProgramGraph, kind: torch.dtype, order: int, layout: Layout, ffn: str, fit: dict[str, Any]
+) -> AlgorithmConfig:
+    rows = {name: {"kind": "vector", "rows": [name], "scale": None, "logarithm": False} for name in ("x", "r", "d")}
     loop = ["Lemma 3.2: work = A d in column n + 1", f"{ffn} FFN: update d, x, r, clear work"]
-    return AlgorithmConfig.of(
-        traced,
-        analyse(traced),
-        target,
-        layout,
-        name="ConjugateGradient, the paper's form",
+    facts = facts_of(normal(program))
+    return AlgorithmConfig(
+        "ConjugateGradient, the paper's form",
+        str(kind).removeprefix("torch."),
+        order,
+        1.0,
+        program,
+        scaled=sorted(facts.scaled),
+        units={name: [[f.numerator, f.denominator] for f in pair] for name, pair in facts.units.items()},
         state=rows,
         answer=rows["x"],
-        program={},
+        registers=[list(register) for register in layout.registers],
         schedule={"pre": [["Theorem 3.1: r = d = b - A x0 in column n + 1"]], "loop": [loop], "post": []},
-        warnings=[],
         form="paper",
         verification=fit,
     )

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.linalg
 import scipy.special
 
-from nlaformer.compiler.refusals import OTHERWISE
+from nlaformer.program.refusals import OTHERWISE
 from tests.systems import StartsAtB
 
 N = 6
@@ -110,13 +110,13 @@ WRITTEN = {
     ),
     "if": (
         lambda A, b, x: x if x[0] > 0 else -x,
-        "np.sign(u - v)",
-        lambda A, b, x: -x + 2 * x * np.maximum(np.sign(x[0]), 0),
+        "np.where(u > v, s, t)",
+        lambda A, b, x: np.where(x[0] > 0, x, -x),
     ),
     "if two may be equal": (
         lambda A, b, x: x if b @ x > x @ x else -x,
-        "np.sign(u - v - 1e-9)",
-        lambda A, b, x: -x + 2 * x * np.maximum(np.sign(b @ x - x @ x - 1e-9), 0),
+        "u > v + 1e-9",
+        lambda A, b, x: np.where(b @ x > x @ x + 1e-9, x, -x),
     ),
     "while": (
         lambda A, b, x: halved(x),

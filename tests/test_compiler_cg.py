@@ -1,11 +1,15 @@
 """Conjugate gradients as weights: accuracy, scale, hard systems, and convergence that stays."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
 import nlaformer as nf
+from nlaformer import io
 from nlaformer.compiler.library import program
+from nlaformer.errors import FileError
 from tests.reference import dense_layers, equation_one
 from tests.systems import family, relative_error, with_eigenvalues
 
@@ -198,3 +202,28 @@ def test_a_start_at_the_solution_stays_there(name, distance):
     run = nf.algorithm(name, n=8).run(A, A @ solution, solution * (1 + distance), iterations=100)
     assert run.status is nf.RunStatus.CONVERGED
     assert np.linalg.norm(run.x[-1] - solution) <= 1e-11 * np.linalg.norm(solution)
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        lambda config: config.pop("units"),
+        lambda config: config["units"]["r"].pop(),
+        lambda config: config["registers"].pop(7),
+        lambda config: config["state"]["d"].update(rows={}),
+        lambda config: config["program"].update(answer=0),
+        lambda config: config["program"]["nodes"][2].__setitem__(2, "A"),
+        lambda config: config["program"]["start"].pop("x"),
+        lambda config: config["schedule"].update(loop=[]),
+        lambda config: config.update(verification=[[0]]),
+        lambda config: config.update(program={"nodes": [], "outputs": {}}),
+        lambda config: config.update(inputs=["A", "b", "x0"]),
+    ],
+)
+def test_a_forged_file_whose_digest_fits_is_refused_when_it_is_loaded(tmp_path, forge):
+    cg = nf.algorithm("cg", n=3, verify=False)
+    config = json.loads(json.dumps(cg.config.data()))
+    forge(config)
+    io.save(tmp_path, "algorithm", cg.model, config)
+    with pytest.raises(FileError):
+        nf.load(tmp_path)

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer.compiler.judge import RULES, bands
 from nlaformer.compiler.library import algorithm, record
 from nlaformer.errors import CompileError, OptionError
+from nlaformer.program.judge import RULES, bands
 from tests.systems import StartsAtB, family, with_eigenvalues
 
 
@@ -54,7 +54,7 @@ def test_a_system_has_the_same_digits_alone_and_in_a_batch():
 def test_a_value_is_wrong_only_beyond_every_one_of_many_runs():
     A, b, _ = family(6, 3, 1.2)
     record = nf.algorithm("cg", n=6, verify=False).run(A, b, iterations=8).record
-    given, rule = (record.checks.methods, record.inputs, 8, RULES[record.dtype]), RULES[record.dtype]
+    given, rule = (record.graph, record.inputs, 8, RULES[record.dtype]), RULES[record.dtype]
     few = bands(*given)
     near, far = ({name: band.own.clone() for name, band in few.items()} for _ in range(2))
     near["x"][1, 4] += 1.05 * rule.bars * few["x"].bar[1, 4] * torch.eye(6)[0]
@@ -151,7 +151,7 @@ def test_values_are_printed(capsys):
             return dict(x=0.5 * x)
 
     nf.compile(Prints(), n=3)
-    assert "sqrt(dot(x, x))" in capsys.readouterr().out
+    assert "sqrt((x @ x))" in capsys.readouterr().out
 
 
 SEEN: dict = {}

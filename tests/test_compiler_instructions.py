@@ -41,7 +41,7 @@ def program(function, start=None):
 def test_the_column_of_the_sink_stays_zero(name):
     algorithm = nf.algorithm(name, 20, verify=False)
     A, b = (np.random.default_rng(0).standard_normal(shape) for shape in ((20, 20), 20))
-    P = torch.as_tensor(algorithm.prompt(**{k: v for k, v in dict(A=A, b=b).items() if k in algorithm.config.inputs}))
+    P = torch.as_tensor(algorithm.prompt(**{k: v for k, v in dict(A=A, b=b).items() if k in algorithm.config.kinds}))
     X = P.mT
     for layer in (*algorithm.model.pre, *algorithm.model.loop, *algorithm.model.loop):
         X = layer(X)

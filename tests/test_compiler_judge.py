@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer.compiler.judge import RULES
 from nlaformer.compiler.library import algorithm, program, record
-from nlaformer.compiler.trace import ANSWER
 from nlaformer.errors import OptionError
+from nlaformer.program.data import ANSWER
+from nlaformer.program.judge import RULES
 from tests.systems import SAYS, StartsAtB, with_eigenvalues
 
 

@@ -5,10 +5,7 @@ import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer.compiler.functions import FUNCTIONS
-from nlaformer.compiler.trace import trace_program
 from nlaformer.errors import CompileError
-from tests import expressions
 from tests.expressions import (
     ARITHMETIC,
     CHANGED,
@@ -52,15 +49,6 @@ def test_a_traced_expression_computes_what_torch_does(name):
     A, b = map(torch.tensor, mixed_signs(N))
     found = program_of(IN_TORCH[name]).run(A, b, iterations=0).x[0]
     torch.testing.assert_close(found, IN_TORCH[name](A, b, 0.5 * b + 0.25), rtol=1e-12, atol=1e-13)
-
-
-def test_every_name_of_the_language_is_computed_by_an_expression():
-    with open(expressions.__file__, encoding="utf-8") as source:
-        text = source.read()
-    aliases = {"sub", "mul", "div", "neg", "sgn", "pow", "ger", "clamp_min", "clamp_max", "rsqrt", "conj", "conjugate"}
-    ours = {"promise", "identity_like", "matvec", "vecmat", "vecdot", "matrix_transpose", "diagonal"}
-    names = {name.rpartition(".")[2] for name in FUNCTIONS} - aliases - ours
-    assert not [name for name in sorted(names) if f".{name}(" not in text]
 
 
 @pytest.mark.parametrize("lines", CHANGED)
@@ -108,29 +96,13 @@ def test_what_a_method_changes_in_place_is_not_changed_for_the_next():
     np.testing.assert_allclose(run.x[1], (x + A @ b - b) * (x + A @ b + 1), rtol=1e-12)
 
 
-def test_whatever_follows_from_a_refused_value_is_not_reported():
-    class Once(StartsAtB):
-        def step(self, A, b, x):
-            y = np.sort(x)  # the only mistake
-            z = y[0] * b
-            if y[1] > 0 and max(y, b) > 1:
-                z = A @ (y + np.linalg.norm(y)) / y.foo(3)
-            return dict(x=z + np.where(y > 0, y, 1.0) + float(y))
-
-        def finish(self, x):
-            return np.median(x)
-
-    problems = trace_program(Once(), 4).problems
-    assert len(problems) == 2 and "np.sort" in problems[0] and "np.median" in problems[1]
-
-
 def test_an_exception_that_follows_from_a_refused_value_is_not_reported():
     class Unpacks(StartsAtB):
         def step(self, A, x):
             first, second = np.linalg.eigh(A)  # raises ValueError: there is nothing to unpack
             return dict(x=first + second @ x)
 
-    with pytest.raises(CompileError, match="1 problem") as caught:
+    with pytest.raises(CompileError, match="cannot be compiled") as caught:
         nf.compile(Unpacks(), n=2)
     assert "first, second = np" in str(caught.value) and "ValueError: not" not in str(caught.value)
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer.compiler.expression import Expression
 from nlaformer.compiler.library import program
 from nlaformer.errors import CompileError, DomainError, DTypeError, OptionError, ShapeError
+from nlaformer.program.expression import Expression
 from tests.systems import StartsAtB, with_eigenvalues
 
 I3, ones = np.eye(3), np.ones(3)

@@ -48,7 +48,7 @@ SPREAD = """async ([name, n, inputs, iterations]) => {
 def test_the_digits_that_the_page_draws_are_those_of_a_run(visit, name):
     n = 8
     compiled = nf.algorithm(name, n=n, verify=False)
-    inputs = system(n, 0, compiled.config.inputs)
+    inputs = system(n, 0, tuple(compiled.config.kinds))
     spread = np.array(visit().evaluate(SPREAD, name, n, _plain(inputs), 5))
     digits = compiled.run(**inputs, iterations=5).digits["x"]
     drawn = -np.log10(np.maximum(spread, 1e-16))
@@ -61,7 +61,7 @@ def test_prompt_states_and_reference_of_an_algorithm_equal_the_librarys(visit, n
     page = visit()
     for n in ALGORITHMS[name]:
         compiled = nf.algorithm(name, n=n, verify=False)
-        inputs = system(n, 0, compiled.config.inputs)
+        inputs = system(n, 0, tuple(compiled.config.kinds))
         if name == "jacobi":
             inputs["A"] = inputs["A"] + np.diag(np.abs(inputs["A"]).sum(1))
         found = page.evaluate(RUN, name, n, _plain(inputs), 5)

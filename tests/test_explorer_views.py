@@ -114,9 +114,9 @@ def test_a_saved_chart_names_its_lines(visit):
 def test_bands_with_infinite_errors_are_drawn_at_the_highest(visit, page_file, tmp_path):
     text = page_file.read_text(encoding="utf-8")
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
-    step = data["algorithms"]["steepest_descent"]["program"]["step"]["nodes"]
-    assert [step[k][1][0] for k in (7, 10)] == [6, 6]  # alpha
-    step[7][1][0] = step[10][1][0] = 5  # r A r in its place, which overflows on some systems
+    nodes = data["algorithms"]["steepest_descent"]["program"]["nodes"]
+    assert [nodes[k][1][0] for k in (13, 15)] == [12, 12]  # alpha
+    nodes[13][1][0] = nodes[15][1][0] = 11  # r A r in its place, which overflows on some systems
     path = tmp_path / "diverging.html"
     path.write_text(page_of(data, dict(re.findall(r'id="store-([\w-]+)">(.*?)</script>', text))), encoding="utf-8")
     shown = {"family": "condition", "condition": 1, "n": 5, "methods": ["cg", "steepest_descent"], "count": 8}

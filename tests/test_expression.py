@@ -1,22 +1,22 @@
-"""The evaluator of traced programs: batches, gradients, data."""
-
-import json
+"""The evaluator of traced programs: batches and gradients."""
 
 import numpy as np
 import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer.compiler.expression import Expression
-from nlaformer.compiler.graph import reachable
-from nlaformer.compiler.library import algorithms, program, record
-from nlaformer.compiler.trace import trace_program
+from nlaformer.compiler.library import program
 from nlaformer.errors import CompileError
+from nlaformer.program.expression import Expression
+from nlaformer.program.ir import Graph, reachable
+from nlaformer.program.primitives import apply
 from tests.systems import family
 
 
-def vector(name="b"):
-    return [["input", [], name, "vector"]]
+def made(op, *names):
+    """The expression of an operation on vectors."""
+    graph = Graph()
+    return Expression({"x": apply(graph, op, *(graph.input(name, (2,)) for name in names))})
 
 
 def cg_values(members=2, systems=3, n=4):
@@ -27,8 +27,8 @@ def cg_values(members=2, systems=3, n=4):
 
 
 def test_leading_axes_of_members_and_systems_are_batched():
-    traced = trace_program(program("cg"))
-    start, step = Expression.of(traced.start), Expression.of(traced.step)
+    graph = program("cg").graph(4)
+    start, step = Expression(graph.start), Expression(graph.step)
     values = cg_values()
     state = step(values | start(values))
     assert state["x"].shape == (2, 3, 4) and state["rho"].shape == (2, 3)
@@ -40,60 +40,17 @@ def test_leading_axes_of_members_and_systems_are_batched():
 
 
 def test_each_node_is_in_the_expression_once():
-    traced = trace_program(program("cg_fused"))
-    expression = Expression.of(traced.step)
-    assert len(expression.nodes) == len(reachable(traced.step.values()))
-    assert set(expression.outputs) == set(traced.state)
-    assert expression.kinds == {name: node.kind for name, node in traced.step.items()}
-
-
-@pytest.mark.parametrize("name", algorithms())
-def test_an_expression_survives_json(name):
-    traced = trace_program(program(name))
-    drawn, _ = record(name).problems(3, 2, 0)
-    inputs = {key: torch.as_tensor(value) for key, value in drawn.items()}
-    if "x0" in traced.inputs and "x0" not in inputs:
-        inputs["x0"] = torch.zeros(2, 3, dtype=torch.float64)
-    start = Expression.of(traced.start)
-    again = Expression.read(json.loads(json.dumps(start.data())))
-    for key, value in start(inputs).items():
-        assert torch.equal(again(inputs)[key], value)
-
-
-def test_expressions_of_older_files_are_read():
-    square = [*vector("x"), ["multiply", [0, 0], None, "vector"]]
-    third = [*vector("x"), ["multiply", [0, 0], None, "vector"], ["multiply", [0, 1], None, "vector"]]
-    x = {"x": torch.tensor([2.0, 3.0])}
-    assert Expression.read(square).value(x).tolist() == [4.0, 9.0]
-    steps = Expression.read({"x": square, "y": third})
-    assert {name: value.tolist() for name, value in steps(x).items()} == {"x": [4.0, 9.0], "y": [8.0, 27.0]}
-    assert len(steps.nodes) == 3  # what the two share is one node
-    promises = Expression.read([square, third])
-    assert [value.tolist() for value in promises(x).values()] == [[4.0, 9.0], [8.0, 27.0]]
-    assert Expression.read([])(x) == {} and Expression.read({})(x) == {}
-    named = Expression.read({"nodes": square, "outputs": third})  # states may have these names
-    assert set(named(x)) == {"nodes", "outputs"}
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        {"nodes": [["eval", [], None, "vector"]], "outputs": {"x": 0}},
-        {"nodes": [["sqrt", [0], None, "vector"]], "outputs": {"x": 0}},
-        {"nodes": [["sqrt", [-1], None, "vector"]], "outputs": {"x": 0}},
-        {"nodes": vector(), "outputs": {"x": 1}},
-    ],
-)
-def test_data_that_is_no_expression_is_refused(data):
-    with pytest.raises(ValueError):
-        Expression.read(data)
+    graph = program("cg_fused").graph(4)
+    expression = Expression(graph.step)
+    assert len(expression.nodes) == len(set(expression.nodes)) == len(reachable(graph.step.values()))
+    assert expression.outputs.keys() == graph.start.keys()
 
 
 def test_zero_over_zero_is_zero_with_gradient_zero():
-    quotient = Expression([*vector("u"), *vector("v"), ["divide", [0, 1], None, "vector"]], {"x": 2})
+    quotient = made("divide", "u", "v")
     u = torch.tensor([0.0, 6.0, 1.0, 1e-200], dtype=torch.float64, requires_grad=True)
     v = torch.tensor([0.0, 3.0, 0.0, 0.0], dtype=torch.float64, requires_grad=True)
-    result = quotient.value({"u": u, "v": v})
+    result = quotient({"u": u, "v": v})["x"]
     assert result.tolist() == [0.0, 2.0, float("inf"), 0.0]  # 1 / 0 is no 0 / 0
     result[[0, 1, 3]].sum().backward()
     assert u.grad[[0, 1, 3]].tolist() == [0.0, 1 / 3, 0.0] and v.grad[[0, 1, 3]].tolist() == [0.0, -2 / 3, 0.0]
@@ -108,15 +65,15 @@ def test_the_direction_of_zero_is_zero_with_gradient_zero():
             return dict(x=x)
 
     b = torch.tensor([[0.0, 0.0], [3.0, 4.0], [1e-200, 0.0]], dtype=torch.float64, requires_grad=True)
-    x = Expression.of(trace_program(Direction()).start).value({"b": b})
+    x = Expression(Direction().graph(2).start)({"b": b})["x"]
     assert x.tolist() == [[0.0, 0.0], [0.6, 0.8], [0.0, 0.0]]
     x[:, 0].sum().backward()
     torch.testing.assert_close(b.grad, torch.tensor([[0.0, 0.0], [0.128, -0.096], [0.0, 0.0]], dtype=torch.float64))
 
 
 def test_a_converged_system_leaves_the_gradient_of_its_batch_finite():
-    traced = trace_program(program("cg"))
-    start, step = Expression.of(traced.start), Expression.of(traced.step)
+    graph = program("cg").graph(3)
+    start, step = Expression(graph.start), Expression(graph.step)
     A = torch.stack([torch.eye(3), torch.diag(torch.tensor([1.0, 2.0, 3.0]))]).double().requires_grad_()
     b = torch.ones(2, 3, dtype=torch.float64, requires_grad=True)
     inputs = {"A": A, "b": b, "x0": torch.zeros(2, 3, dtype=torch.float64)}
@@ -145,14 +102,15 @@ def test_the_size_is_that_of_a_vector_where_scalars_are_batched_too():
 
 
 def test_a_learned_part_is_called_once_for_all_its_outputs():
-    nodes = [*vector(), ["learned", [0], ["part", "first"], "vector"], ["learned", [0], ["part", "second"], "vector"]]
-    calls = []
+    graph, calls = Graph(), []
+    b = graph.input("b", (2,))
+    said = {name: graph.make("learned", (b,), ("part", of), (2,)) for name, of in (("x", "first"), ("y", "second"))}
 
     def part(b):
         calls.append(b)
         return {"first": 2 * b, "second": 3 * b}
 
-    found = Expression(nodes, {"x": 1, "y": 2})({"b": torch.ones(2)}, {"part": part})
+    found = Expression(said)({"b": torch.ones(2)}, {"part": part})
     assert found["x"].tolist() == [2.0, 2.0] and found["y"].tolist() == [3.0, 3.0] and len(calls) == 1
 
 
@@ -189,18 +147,17 @@ def test_functions_without_weights_are_numpys_own_and_have_gradients(name):
     else:
         function, given = PAIRS[name], [np.array([1e-14, -2e-170]), np.array([1.0, 1e-170])]
     names = ["u", "v"][: len(given)]
-    nodes = [node for key in names for node in vector(key)]
-    expression = Expression([*nodes, [name, list(range(len(given))), None, "vector"]], {"x": len(given)})
+    expression = made(name, *names)
     values = {key: torch.tensor(value, requires_grad=True) for key, value in zip(names, given, strict=True)}
-    np.testing.assert_allclose(expression.value(values).detach().numpy(), function(*given), rtol=1e-15, atol=0)
+    np.testing.assert_allclose(expression(values)["x"].detach().numpy(), function(*given), rtol=1e-15, atol=0)
     plain = tuple(
         torch.tensor([0.3, 0.9], dtype=torch.float64, requires_grad=True) * (k + 1) for k in range(len(given))
     )
-    assert torch.autograd.gradcheck(lambda *v: expression.value(dict(zip(names, v, strict=True))), plain)
+    assert torch.autograd.gradcheck(lambda *v: expression(dict(zip(names, v, strict=True)))["x"], plain)
 
 
 def test_the_hypotenuse_of_zeros_has_the_gradient_zero():
-    expression = Expression([*vector("u"), *vector("v"), ["hypot", [0, 1], None, "vector"]], {"x": 2})
+    expression = made("hypot", "u", "v")
     u, v = (torch.zeros(2, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    expression.value({"u": u, "v": v}).sum().backward()
+    expression({"u": u, "v": v})["x"].sum().backward()
     assert u.grad.tolist() == v.grad.tolist() == [0.0, 0.0]

@@ -8,8 +8,6 @@ import torch
 
 import nlaformer as nf
 from nlaformer.compiler import library
-from nlaformer.compiler.reference import Reference
-from nlaformer.compiler.trace import trace_program
 from nlaformer.errors import OptionError, ShapeError, UnknownNameError, UnusedPatchWarning
 from nlaformer.microscope.places import places, transformers
 from paper.paper_form import paper_cg
@@ -113,7 +111,7 @@ def test_a_changed_register_of_compiled_cg_gives_the_iterates_of_numpy_with_the_
 def test_a_changed_register_has_the_effect_that_the_program_says(name: str):
     model, program = nf.algorithm(name, n=N, verify=False), library.program(name)
     given = {key: torch.as_tensor(value) for key, value in library.record(name).problems(N, 3, 1)[0].items()}
-    reference = Reference.of(trace_program(program, N))
+    reference = program.graph(N)
     inputs = {key: given.get(key, torch.zeros(3, N, dtype=torch.float64)) for key in reference.inputs}
     first = reference.next(inputs, reference.carried(reference.first(inputs)))
     for state in model.config.state:

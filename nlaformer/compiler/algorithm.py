@@ -9,33 +9,32 @@ steps are evaluated beside the run.
 from __future__ import annotations
 
 import copy
-import functools
 import math
 import os
 import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from nlaformer import io
 from nlaformer.arrays import DTYPES, ArrayT, full_precision, give, threads_for, usable_device
 from nlaformer.compiler import states
-from nlaformer.compiler.config import AlgorithmConfig
-from nlaformer.compiler.expression import Expression, size_exponent
-from nlaformer.compiler.judge import RULES, Methods
+from nlaformer.compiler.config import AlgorithmConfig, size_exponent
 from nlaformer.compiler.machine.rows import BLOCKS
-from nlaformer.compiler.result import Run, array_library, check_iterations, flatten, recorded_run, take_inputs
 from nlaformer.compiler.states import per_system
-from nlaformer.compiler.status import Checks
-from nlaformer.compiler.trace import ANSWER
 from nlaformer.errors import FileError
 from nlaformer.express.construction import Cost
+from nlaformer.program.data import ANSWER
 from nlaformer.program.inputs import padded
+from nlaformer.program.ir import AXES
+from nlaformer.program.judge import RULES
 from nlaformer.program.language import Program
+from nlaformer.program.run import Run, array_library, check_iterations, flatten, recorded_run, take_inputs
 from nlaformer.prompt import Layout, scale
 from nlaformer.transformer import NLAFormer
 
@@ -163,7 +162,7 @@ class Algorithm:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write config.json and model.safetensors into a folder; ``nf.load`` reads it back."""
-        return io.save(path, "algorithm", self.model, asdict(self.config))
+        return io.save(path, "algorithm", self.model, self.config.data())
 
     @full_precision()
     def run(
@@ -188,8 +187,8 @@ class Algorithm:
         """
         library, inputs = self._take(A=A, b=b, x0=x0, **further)
         batch, flat = flatten(inputs, self.config.kinds)
-        kinds = [place["kind"] for place in (*self.config.state.values(), self.config.answer)]
-        count = check_iterations(iterations, kinds, flat)
+        places = (*self.config.state.values(), self.config.answer)
+        count = check_iterations(iterations, [(self.n,) * AXES[place["kind"]] for place in places], flat)
         exponents = self.config.exponents(flat)
         P = self._prompt(flat, exponents)
         powers = {name: self.config.exponent_of(name, exponents) for name in (*self.config.state, ANSWER)}
@@ -201,7 +200,8 @@ class Algorithm:
             pieces = [self._iterate(part, count) for (part,) in self.model.pieces(*P.shape[-2:], P)]
             raw = {name: torch.cat([part[name] for part in pieces]) for name in pieces[0]}
         values = {name: scale(value, per_system(powers[name], value)) for name, value in raw.items()}
-        return recorded_run(values, flat, self.checks, self.name, batch, library, of_weights=True, program=self.program)
+        graph, own = self.config.program, self.program
+        return recorded_run(values, flat, graph, self.name, batch, library, of_weights=True, program=own)
 
     @full_precision()
     def prompt(
@@ -219,15 +219,6 @@ class Algorithm:
         """What is given to a run, without what is not, as NumPy arrays with one leading dimension."""
         _, flat = flatten(self._take(**given)[1], self.config.kinds)
         return {name: value.cpu().numpy() for name, value in flat.items() if given.get(name) is not None}
-
-    @functools.cached_property
-    def checks(self) -> Checks:
-        """What its runs are judged by."""
-        config = self.config
-        residual, scale = (Expression.read(data or {}) for data in (config.residual, config.scale))
-        promises, program = (Expression.read(data) for data in (config.promises, config.program))
-        methods = Methods.of(program, list(config.state))
-        return Checks(residual, scale, promises, methods, config.definite, config.lines)
 
     def _iterate(self, P: Tensor, iterations: int) -> dict[str, Tensor]:
         """Every state and the answer after each pass, (systems, T + 1, ...), still scaled."""
@@ -271,7 +262,7 @@ class Algorithm:
         for name, value in inputs.items():
             if name in self.config.scales:
                 normal, log = self.config.scales[name]
-                e = size_exponent(value, self.config.kinds[name])
+                e = size_exponent(value, AXES[self.config.kinds[name]])
                 self._write(P, name, normal, scale(value, -per_system(e, value)))
                 difference = math.log(2.0) * (e - self.config.exponent_of(name, exponents)).to(self.dtype)
                 self.layout.write(P, log, difference[:, None, None].expand(-1, 1, self.n))
@@ -292,21 +283,36 @@ class Algorithm:
     def _take(self, **given: Any) -> tuple[str, dict[str, Tensor]]:
         """The caller's array library, and the inputs in one batch shape."""
         config = self.config
-        given = padded(self.name, given, config.kinds, self.n, config.rectangular)
+        given = padded(self.name, given, config.kinds, self.n, config.program.rectangular)
         inputs = take_inputs(self.name, config.kinds, given, self.n, self.dtype, self.device)
         return array_library(*given.values()), {name: value.detach() for name, value in inputs.items()}
 
 
 def from_config(config: dict[str, Any], model: NLAFormer) -> Algorithm:
     """The algorithm that ``save`` wrote."""
-    if "program" not in config:
-        raise FileError("versions 0.1 and 0.2 wrote it; compile the program again with this version, and save it anew")
-    known = AlgorithmConfig(**config)
-    if any(not isinstance(words, str) for layers in known.schedule.values() for layer in layers for words in layer):
-        raise FileError("version 0.3 wrote it; compile the program again with this version, and save it anew")
-    if known.form == "paper":
+    if config.get("form") == "paper":
         raise FileError("it is CG in the paper's form; in a checkout of the repository, paper.paper_form.load reads it")
-    return Algorithm(known, model)
+    try:
+        algorithm = Algorithm(AlgorithmConfig.read(config), model)
+        _try(algorithm)
+    except FileError:
+        raise
+    except Exception as error:  # whatever a part that does not fit the others leads to
+        raise FileError(f"this is no compiled algorithm: {type(error).__name__}: {error}") from error
+    return algorithm
+
+
+def _try(algorithm: Algorithm) -> None:
+    """Run and print what a file holds, on zeros, beside its program: what does not fit together is found here."""
+    program = algorithm.config.program
+    given = {name: torch.zeros(1, *node.shape, dtype=torch.float64) for name, node in program.inputs.items()}
+    with np.errstate(all="ignore"):
+        record = algorithm.run(**given, iterations=1).record
+        _ = record.residuals, record.first_broken, str(algorithm), algorithm._repr_html_()
+        (_, own) = program.iterate(given, 1)
+    for name, value in record.values.items():
+        if own[name].shape[1:] != value.shape[2:]:
+            raise ValueError(f"{name} of the shape {tuple(value.shape[2:])}")
 
 
 def _verified(name: str, found: Mapping[str, Any], allowed: float) -> str:

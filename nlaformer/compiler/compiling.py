@@ -1,15 +1,15 @@
-"""The compiler: validate, trace, make the weights, verify.
+"""The compiler: validate, five stages in order, verify.
 
-trace     run the program on symbols: a graph of operations for start, step and finish
-lower     operations -> instructions on rows of the prompt, each in the first layer that its operands allow
-schedule  instructions that are needed -> layers of each block, and what its last one writes and clears
-emit      layers -> weights
+trace     run the program on symbols: a graph of operations for start, step and finish (program/)
+lower     the graph in core primitives, units and signs -> instructions on rows of the prompt, by a rule each (lower/)
+schedule  instructions that are needed -> layers of each block, and what its last one writes and clears (machine/)
+emit      layers -> weights (machine/)
+verify    the weights beside the program's own lines
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Literal, cast, overload
 
 import numpy as np
@@ -17,21 +17,17 @@ import torch
 
 from nlaformer.arrays import DTYPES, check_memory, full_precision, plain, threads_for, whole
 from nlaformer.compiler.algorithm import Algorithm
-from nlaformer.compiler.analysis import analyse
 from nlaformer.compiler.anysize.algorithm import AnySizeAlgorithm, compile_for_any
 from nlaformer.compiler.config import LARGEST_BOUND, AlgorithmConfig
-from nlaformer.compiler.expression import Expression
-from nlaformer.compiler.filled import FilledProgram, Trained, refuse_unknown, retraced
+from nlaformer.compiler.filled import FilledProgram, Trained, refuse_unknown
 from nlaformer.compiler.machine.rows import Target
 from nlaformer.compiler.progress import stages
-from nlaformer.compiler.reference import returned, without_networks
-from nlaformer.compiler.trace import refuse_open_parts, trace_program
 from nlaformer.compiler.verify import RANDOM, YOURS, compared_with_run, with_verification
 from nlaformer.compiler.weights import weights_of
 from nlaformer.errors import CompileError, OptionError, ShapeError, shown
 from nlaformer.express.linearize import check_scheme
 from nlaformer.program.language import Program
-from nlaformer.program.trace import trace
+from nlaformer.program.trace import inputs_of, refuse_open_parts, trace
 
 
 @overload
@@ -106,27 +102,22 @@ def compile(
         raise OptionError(f"verify is {shown(verify)}; expected True, False, or systems by name, dict(A=A, b=b)")
     filled = None if isinstance(program, Program) else _filled(program)
     target = _target(n if filled is None else _size(filled, n), order, dtype, bound)
-    name = cast(Program, program).name if filled is None else filled.graph.name
+    own = cast(Program, program) if filled is None else None
+    if own is not None and named and (unknown := verify.keys() - inputs_of(own).keys()):  # type: ignore[union-attr]
+        raise ShapeError(f"{own.name} takes {', '.join(inputs_of(own))}; verify has {', '.join(sorted(unknown))} too")
+    name = cast(Program, own).name if filled is None else filled.graph.name
     # Threads for the attention weights of the layers that encode A, verified on three systems.
     with threads_for(6 * target.n**3), stages(name) as say:
         say("its lines are traced")
-        if filled is None:
-            traced = trace_program(cast(Program, program), target.n)
-            refuse_open_parts(traced)
-        else:
-            traced = retraced(filled)
-        analysis = analyse(traced)
-        if filled is not None:
-            refuse_unknown(filled, analysis)
+        graph = filled.graph if filled is not None else trace(cast(Program, own), target.n)
         say("its weights are made")
         try:
             if filled is None:
-                made = weights_of(traced.graph or trace(cast(Program, program), target.n), target)
-            else:
-                made = weights_of(filled.graph, target, filled.networks)
+                refuse_open_parts(graph)
+            made = weights_of(graph, target, {} if filled is None else filled.networks)
         except RecursionError:
             raise CompileError(
-                f"{traced.program.name}: a value of one block is made by hundreds of operations, each on the last. "
+                f"{graph.name}: a value of one block is made by hundreds of operations, each on the last. "
                 "Let the loop that does so be the iterations of a run: where each pass works on another row, a state e "
                 "that starts as np.eye(n)[0] and becomes np.roll(e, 1) picks the row e @ A and the entry e @ b. "
                 "For two nested loops, a second such state f becomes f + (np.roll(f, 1) - f) * e[-1]: it moves on once "
@@ -134,23 +125,26 @@ def compile(
             ) from None
         except ArithmeticError as error:
             raise CompileError(
-                f"{traced.program.name}: the bounds of its values leave the range of the numbers ({error}); keep "
+                f"{graph.name}: the bounds of its values leave the range of the numbers ({error}); keep "
                 "constants near 1 and chains of products short"
             ) from error
-        config = AlgorithmConfig.of(
-            traced,
-            replace(analysis, units=dict(made.facts.units), scaled=made.facts.scaled),
-            target,
-            made.layout,
-            name=traced.program.name,
+        if filled is not None:
+            refuse_unknown(filled, made.facts)
+        config = AlgorithmConfig(
+            graph.name,
+            str(target.dtype).removeprefix("torch."),
+            target.order,
+            target.bound,
+            graph,
+            scaled=sorted(made.facts.scaled),
+            units={name: [[f.numerator, f.denominator] for f in pair] for name, pair in made.facts.units.items()},
             state=made.state,
             answer=made.answer,
-            scales=made.scales,
-            program=Expression.of(without_networks(returned(traced))).data(),
+            registers=[list(register) for register in made.layout.registers],
             schedule=made.schedule,
-            warnings=[],
+            scales=made.scales,
         )
-        algorithm = Algorithm(config, made.model, traced.program if filled is None else None)
+        algorithm = Algorithm(config, made.model, own)
         if not verify:
             return algorithm
         say("its weights are verified")
@@ -158,8 +152,8 @@ def compile(
         if given is not None and not len(next(iter(given.values()))):
             raise ShapeError(f"{algorithm.name}: verify has no system; give one, or verify=True")
         if filled is not None:
-            return compared_with_run(algorithm, traced, filled.run, given)
-        return with_verification(algorithm, traced, given, family=RANDOM if given is None else YOURS)
+            return compared_with_run(algorithm, filled.run, given)
+        return with_verification(algorithm, given, family=RANDOM if given is None else YOURS)
 
 
 def _filled(program: Any) -> FilledProgram:
@@ -173,9 +167,9 @@ def _filled(program: Any) -> FilledProgram:
 
 def _size(filled: FilledProgram, n: Any) -> int:
     """The n of a trained program, which is that of its network."""
-    if n is not None and whole("n", n, 1) != filled.n:
-        raise OptionError(f"n is {n}; the network of this {filled.reference.name} was made for n={filled.n}. Omit n")
-    return filled.n
+    if n is not None and whole("n", n, 1) != filled.graph.n:
+        raise OptionError(f"n is {n}; the network of this {filled.graph.name} was made for n={filled.graph.n}. Omit n")
+    return filled.graph.n
 
 
 def _target(n: Any, order: Any, dtype: Any, bound: Any) -> Target:

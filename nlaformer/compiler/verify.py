@@ -20,7 +20,6 @@ step (``first``), at the worst (``largest``) and after the last (``last``), and 
 from __future__ import annotations
 
 import contextlib
-import copy
 import io
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -31,24 +30,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.compiler.expression import size
-from nlaformer.compiler.graph import AXES, KINDS
-from nlaformer.compiler.judge import RULES, Band, Methods, Rule, bands
-from nlaformer.compiler.places import warn
-from nlaformer.compiler.result import Run
-from nlaformer.compiler.status import Diagnosis, Record, RunStatus
-from nlaformer.compiler.trace import ANSWER, TracedProgram, parameters, trace_program
 from nlaformer.errors import CompileError
 from nlaformer.problems.spd import random_spd
+from nlaformer.program.data import ANSWER, ProgramGraph
 from nlaformer.program.inputs import padded_to
-from nlaformer.program.language import Program
+from nlaformer.program.ir import reachable
+from nlaformer.program.judge import RULES, Band, Rule, bands
+from nlaformer.program.language import KINDS, Program
+from nlaformer.program.lines import Lines
+from nlaformer.program.run import Run
+from nlaformer.program.source import warn
+from nlaformer.program.status import Record, RunStatus
+from nlaformer.program.tensors import size
 
 if TYPE_CHECKING:
     from nlaformer.compiler.algorithm import Algorithm
 
 RANDOM, YOURS = "random", "your systems"  # that a program must be right on: drawn, or given by a user
 _ITERATIONS = 12
-_OF_LINES = Rule(40)
 _GRADED, _SUDDEN = "condition 1e4", "two eigenvalues"  # where weights lose digits that a program keeps
 # Functions that keep digits at a small v which the sums in the weights do not, and the sums.
 _PLAIN = {"log1p": "np.log(1 + v)", "expm1": "np.exp(v) - 1", "sinh": "(np.exp(v) - np.exp(-v)) / 2"}
@@ -60,101 +59,20 @@ _COPIES = 8  # perturbed runs of a trained program
 # --- the user's own lines ---
 
 
-@dataclass(frozen=True)
-class Lines:
-    """What the user's own lines give on systems, one after the other.
-
-    Attributes
-    ----------
-    values : every state and the answer, (systems, T + 1, ...); NaN from where the lines fail
-    lost : the first step after which a value is not finite, infinity for none; (systems,)
-    """
-
-    values: dict[str, Tensor]
-    lost: Tensor
-
-    @classmethod
-    def of(cls, traced: TracedProgram, inputs: Mapping[str, np.ndarray], n: int, steps: int) -> Lines:
-        """Of inputs (systems, ...), which may be rectangular; the values are padded to n."""
-        kinds = {name: node.kind for name, node in traced.state.items()} | {ANSWER: traced.answer.kind}
-        systems = len(next(iter(inputs.values())))
-        shapes = {name: (systems, steps + 1, *[n] * AXES[kind]) for name, kind in kinds.items()}
-        values = {name: torch.full(shape, torch.nan, dtype=torch.float64) for name, shape in shapes.items()}
-        for system in range(systems):
-            given = {name: value[system].astype("float64") for name, value in inputs.items()}
-            with_lines = _records(traced, kinds, given)
-            try:
-                for step, record in zip(range(steps + 1), with_lines, strict=False):
-                    for name, value in record.items():
-                        values[name][system, step] = padded_to(n, value, value.ndim)
-            except ArithmeticError:  # as of a Python number divided by 0
-                pass
-        finite = [torch.isfinite(value).flatten(2).all(-1) if value.dim() > 2 else torch.isfinite(value)
-                  for value in values.values()]  # fmt: skip
-        lost = ~torch.stack(finite).all(0)
-        times = torch.arange(steps + 1, dtype=torch.float64)
-        return cls(values, torch.where(lost, times, math.inf).amin(-1))
-
-    def beside(self, methods: Methods, inputs: Mapping[str, Tensor]) -> tuple[str, int] | None:
-        """The value that first differs from the graph's, and its step; 0 / 0 is NaN in NumPy and 0 in a graph."""
-        steps = self.values[ANSWER].shape[1] - 1
-        known = torch.arange(steps + 1) < self.lost[:, None]
-        own = bands(methods, inputs, steps, _OF_LINES, self.values, known)
-        wrong = {name: (band.wrong(self.values[name]) & known).any(0) for name, band in own.items()}
-        first = {name: int(each.nonzero()[0]) for name, each in wrong.items() if each.any()}
-        return min(first.items(), key=lambda found: found[1], default=None)
-
-
-def _records(traced: TracedProgram, kinds: Mapping[str, str], inputs: dict[str, Any]) -> Iterator[dict[str, Tensor]]:
-    """The states and the answer after start and after every step of the user's own lines, one system."""
-    program, sides = traced.program, {side for value in inputs.values() for side in value.shape}
-    arrays = "NumPy arrays"
-    if traced.uses_torch:  # whose functions take tensors alone
-        arrays, inputs = "tensors", {name: torch.as_tensor(value) for name, value in inputs.items()}
-
-    def call(method: str, known: dict[str, Any]) -> Any:
-        found = getattr(program, method)
-        try:
-            # Copies, so that x += d does not change the state before the step; numbers stay numbers.
-            with np.errstate(all="ignore"):
-                return found(**{name: copy.deepcopy(known[name]) for name in parameters(found)})
-        except ArithmeticError:
-            raise
-        except Exception as error:
-            raise CompileError(
-                f"{program.name}: {method} can be traced, but fails on {arrays}: {type(error).__name__}: {error}"
-            ) from error
-
-    def tensor(name: str, value: Any) -> Tensor:
-        array = np.asarray(value, dtype="float64")
-        if array.ndim != AXES[kinds[name]] or not sides.issuperset(array.shape):
-            what = "finish" if name == ANSWER else f"the state {name!r}"
-            raise CompileError(
-                f"{program.name}: {what} has the shape {array.shape} on {arrays}; as traced it is a {kinds[name]}"
-            )
-        return torch.from_numpy(array.copy())
-
-    state = call("start", inputs)
-    while True:
-        record = {**state, ANSWER: call("finish", inputs | state)}
-        yield {name: tensor(name, value) for name, value in record.items()}
-        state = call("step", inputs | state)
-
-
-def refuse_other_lines(traced: TracedProgram, inputs: Mapping[str, np.ndarray], n: int, steps: int) -> Lines:
+def refuse_other_lines(program: Program, graph: ProgramGraph, inputs: Mapping[str, np.ndarray], steps: int) -> Lines:
     """The lines on these systems; CompileError where they do not compute what was traced, or see padding."""
 
     def differs(given: Mapping[str, np.ndarray]) -> tuple[Lines, str]:
         with contextlib.redirect_stdout(io.StringIO()):  # what a step prints, it has printed while it was traced
-            lines = Lines.of(traced, given, n, steps)
-        square = {k: padded_to(n, torch.from_numpy(v.astype("float64")), v.ndim - 1) for k, v in given.items()}
-        first = lines.beside(Methods.traced(traced), square)
+            lines = Lines.of(program, graph, given, steps)
+        square = {k: padded_to(graph.n, torch.from_numpy(v.astype("float64")), v.ndim - 1) for k, v in given.items()}
+        first = lines.beside(graph, square)
         if first is None:
             return lines, ""
         what = "its answer" if first[0] == ANSWER else f"the state {first[0]!r}"
         return lines, f"{what} after {f'step {first[1]}' if first[1] else 'the start'}"
 
-    name = traced.program.name
+    name, n = program.name, graph.n
     lines, found = differs(inputs)
     if found:
         raise CompileError(
@@ -163,7 +81,7 @@ def refuse_other_lines(traced: TracedProgram, inputs: Mapping[str, np.ndarray], 
             "change an array in place that has two names: with y = x, x += d changes y too; write x = x + d. Or they "
             "decide by the kind of a value, as isinstance and match do, which tracing does not see"
         )
-    if not traced.program.rectangular or "A" not in inputs or inputs.keys() - KINDS.keys() or n < 3:
+    if not graph.rectangular or "A" not in inputs or inputs.keys() - KINDS.keys() or n < 3:
         return lines  # of a further input it is not known which side it has
     for m, k in ((n, n - 1), (n - 1, n)):
         parts = {"A": np.s_[:, :m, :k], "b": np.s_[:, :m], "x0": np.s_[:, :k]}
@@ -179,19 +97,6 @@ def refuse_other_lines(traced: TracedProgram, inputs: Mapping[str, np.ndarray], 
                 "pad the data yourself and omit rectangular = True"
             )
     return lines
-
-
-def beside_lines(record: Record, program: Program) -> Diagnosis:
-    """A run beside the user's own lines, on the data of the run."""
-    inputs = {name: value.cpu().numpy() for name, value in record.inputs.items()}
-    n, steps = next(value.shape[-1] for value in inputs.values() if value.ndim > 1), record.answer.shape[1] - 1
-    traced = trace_program(program, n)
-    lines, methods = Lines.of(traced, inputs, n, steps), Methods.traced(traced)
-    own = bands(methods, record.inputs, steps, RULES[record.dtype], record.values)
-    found = replace(record, of_weights=True, checks=replace(record.checks, methods=methods))
-    # The bands of the graph around what the lines give.
-    vars(found)["bands"] = {name: replace(band, own=lines.values[name].to(band.own)) for name, band in own.items()}
-    return found.diagnosis()
 
 
 # --- systems ---
@@ -218,9 +123,9 @@ class _Systems:
     families: np.ndarray
 
 
-def _draw(algorithm: Algorithm, traced: TracedProgram) -> _Systems:
+def _draw(algorithm: Algorithm) -> _Systems:
     """Three random systems and two of each hard matrix; x0 is 0 in the first of them."""
-    n, config = algorithm.n, algorithm.config
+    n, config, graph = algorithm.n, algorithm.config, algorithm.config.program
     rng = np.random.default_rng(2)
     random, hard = random_spd(n, 3), _hard_systems(n)
     if _keeps_scale(algorithm):
@@ -228,12 +133,14 @@ def _draw(algorithm: Algorithm, traced: TracedProgram) -> _Systems:
         random *= min(1.0, 0.99 * config.bound / np.linalg.norm(random, axis=(1, 2)).max())
     A = np.concatenate([random, *(np.stack([M, M]) for M in hard.values())])
     families = np.array([RANDOM] * 3 + [name for name in hard for _ in range(2)])
-    drawn = {name: rng.standard_normal((len(A), *[n] * AXES[node.kind])) for name, node in traced.inputs.items()}
+    drawn = {name: rng.standard_normal((len(A), *node.shape)) for name, node in graph.inputs.items()}
     if "A" in drawn:
         drawn["A"] = A
     if "x0" in drawn and len(drawn) > 1:
         drawn["x0"][np.unique(families, return_index=True)[1]] = 0.0  # the first system of each family
-    for promise in (node.args[0] for node in traced.nodes if node.op == "positive" and node.args[0].op == "input"):
+    for promise in (node.args[0] for node in graph.promises.values() if node.op == "positive"):
+        if promise.op != "input":
+            continue
         drawn[promise.extra] = np.abs(drawn[promise.extra])
     return _Systems({name: value.astype(config.dtype) for name, value in drawn.items()}, families)
 
@@ -241,7 +148,7 @@ def _draw(algorithm: Algorithm, traced: TracedProgram) -> _Systems:
 def _of_kind(algorithm: Algorithm, given: Mapping[str, np.ndarray], family: str) -> _Systems:
     """Systems that someone else drew."""
     inputs = {name: value.astype(algorithm.config.dtype) for name, value in given.items()}
-    if "x0" in algorithm.config.inputs and "x0" not in inputs:
+    if "x0" in algorithm.config.kinds and "x0" not in inputs:
         count, n = next(value.shape[:2] for value in inputs.values() if value.ndim > 1)
         x0 = 0.5 * np.random.default_rng(2).standard_normal((count, n))
         x0[: count // 2] = 0.0
@@ -254,7 +161,6 @@ def _of_kind(algorithm: Algorithm, given: Mapping[str, np.ndarray], family: str)
 
 def with_verification(
     algorithm: Algorithm,
-    traced: TracedProgram,
     given: Mapping[str, np.ndarray] | None = None,
     iterations: int = _ITERATIONS,
     family: str = RANDOM,
@@ -263,18 +169,19 @@ def with_verification(
 
     ``given`` has the inputs of other systems by name, of a ``family`` that the program is meant for.
     """
-    systems = _draw(algorithm, traced) if given is None else _of_kind(algorithm, given, family)
-    lines = refuse_other_lines(traced, systems.inputs, algorithm.n, iterations)
+    systems = _draw(algorithm) if given is None else _of_kind(algorithm, given, family)
+    program, graph = algorithm.program, algorithm.config.program
+    if program is None:
+        raise RuntimeError("the user's own lines are not known")
+    lines = refuse_other_lines(program, graph, systems.inputs, iterations)
     run = algorithm.run(**systems.inputs, iterations=iterations)
     record, times = run.record, torch.arange(iterations + 1)
-    _refuse_lost(traced, run, lines)
+    _refuse_lost(graph.name, run, lines)
     # In the user's own lines 0 / 0 is not finite; they count after their first step, and where something is wrong.
     suspicious = torch.isfinite(record.first_wrong) | (lines.lost <= 1)
     compared = (times <= record.until[:, None]) & (~suspicious[:, None] | (times < lines.lost[:, None]))
     # The states of the paper's own form are not all of the program's: its answers alone are compared.
-    known = record.bands or {
-        ANSWER: bands(Methods.traced(traced), record.inputs, iterations, RULES[algorithm.dtype])[ANSWER]
-    }
+    known = record.bands or {ANSWER: bands(graph, record.inputs, iterations, RULES[algorithm.dtype])[ANSWER]}
     notes = _judged(algorithm, systems, record, compared, strict=set(systems.families) - {_GRADED, _SUDDEN})
     notes = notes or _nothing_compared(algorithm, systems, run)
     return _reporting(algorithm, systems, known, record, compared, notes)
@@ -282,7 +189,6 @@ def with_verification(
 
 def compared_with_run(
     algorithm: Algorithm,
-    traced: TracedProgram,
     run: Callable[..., Run[Any]],
     given: Mapping[str, np.ndarray] | None,
 ) -> Algorithm:
@@ -291,12 +197,12 @@ def compared_with_run(
     A network may amplify perturbations without end. Where it leaves its answer undetermined, a run that is far from the
     model's own is a note and a warning.
     """
-    systems = _draw(algorithm, traced) if given is None else _of_kind(algorithm, given, YOURS)
+    systems = _draw(algorithm) if given is None else _of_kind(algorithm, given, YOURS)
     record, rule = algorithm.run(**systems.inputs, iterations=_ITERATIONS).record, RULES[algorithm.dtype]
     own, *moved = (run(**each, iterations=_ITERATIONS).record.answer for each in _perturbed(systems.inputs, rule))
-    spread = torch.stack([size(each - own, "vector") for each in moved]).amax(0).nan_to_num(math.inf, math.inf)
-    lost, unit = ~torch.isfinite(size(own, "vector")), torch.ones(len(own), dtype=torch.float64)
-    band = Band(own, spread, lost, "vector", rule, unit)
+    spread = torch.stack([size(each - own, 1) for each in moved]).amax(0).nan_to_num(math.inf, math.inf)
+    lost, unit = ~torch.isfinite(size(own, 1)), torch.ones(len(own), dtype=torch.float64)
+    band = Band(own, spread, lost, 1, rule, unit)
     vars(record)["bands"] = {ANSWER: band}
     compared = torch.ones(spread.shape, dtype=torch.bool)
     notes = _judged(algorithm, systems, record, compared, strict={RANDOM, YOURS})
@@ -375,16 +281,16 @@ def _reporting(
 def _relative(found: Tensor, band: Band) -> Tensor:
     """The distance from the program's own, relative to its largest so far, (systems, T + 1)."""
     largest = torch.cummax(band.sizes.nan_to_num(0.0, 0.0), 1).values
-    distance = size(found - band.own, band.kind)
+    distance = size(found - band.own, band.axes)
     return (distance / torch.where(largest > 0, largest, 1.0)).nan_to_num(math.inf, math.inf)
 
 
-def _refuse_lost(traced: TracedProgram, run: Run[Any], lines: Lines) -> None:
+def _refuse_lost(name: str, run: Run[Any], lines: Lines) -> None:
     """Refuse a program whose own lines are not finite after one step on every system that keeps its promises."""
     kept = torch.tensor([status is not RunStatus.NOT_POSITIVE for status in run.record.status])
     if bool(kept.any()) and bool((lines.lost[kept] <= 1).all()):
         raise CompileError(
-            f"{traced.program.name}: on every system of the verification its own lines give numbers that are not "
+            f"{name}: on every system of the verification its own lines give numbers that are not "
             f"finite in start or in the first step ({run.diagnose().lost or 'as in 0 / 0'}), so that nothing can be "
             "compared. Keep that operation finite; or, if the program is meant for other systems than random positive "
             "definite ones, give some to nf.compile, as verify=dict(A=A, b=b)"
@@ -404,8 +310,8 @@ def _nothing_compared(algorithm: Algorithm, systems: _Systems, run: Run[Any]) ->
 
 
 def _remedy(algorithm: Algorithm) -> str:
-    text = "Keep the values of the program near 1"
-    used = {op for op, *_ in algorithm.config.program.get("nodes", ())}
+    text, program = "Keep the values of the program near 1", algorithm.config.program
+    used = {node.op for node in reachable((*program.start.values(), *program.step.values(), program.answer))}
     if lost := [f"np.{name}(v) as {plain}" for name, plain in _PLAIN.items() if name in used]:
         text += f"; the weights compute {', '.join(lost)}, with fewer digits at a small v: write that if it will do"
     if "divide" in used:
@@ -418,4 +324,4 @@ def _remedy(algorithm: Algorithm) -> str:
 
 def _keeps_scale(algorithm: Algorithm) -> bool:
     """Whether the program has constants that keep A from being scaled."""
-    return "A" in algorithm.config.inputs and "A" not in algorithm.config.scaled
+    return "A" in algorithm.config.kinds and "A" not in algorithm.config.scaled

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from nlaformer.compiler.lower.blocks import lower
-from nlaformer.compiler.lower.facts import Facts
+from nlaformer.compiler.lower.facts import Facts, facts_of
+from nlaformer.compiler.lower.normal import normal
 from nlaformer.compiler.machine.emit import Weights, emit
 from nlaformer.compiler.machine.networks import Network
 from nlaformer.compiler.machine.rows import Stored, Target
 from nlaformer.compiler.machine.schedule import in_words, schedule
+from nlaformer.errors import CompileError
 from nlaformer.program.data import ProgramGraph
 from nlaformer.prompt import Layout
 from nlaformer.transformer import NLAFormer
@@ -45,6 +47,11 @@ class Made:
 
 def weights_of(program: ProgramGraph, target: Target, networks: Mapping[str, Network] | None = None) -> Made:
     """The weights of a program; ``networks`` fill its learned parts."""
+    of_size = ((), (program.n,), (program.n, program.n))
+    for name, node in program.values.items():
+        if node.shape not in of_size:
+            reason = f"{name} has the shape {node.shape}; states and answers of weights are of size n = {program.n}"
+            raise CompileError(f"{program.name} cannot be compiled.\n  {node.line}\n    {reason}")
     plan, facts = lower(program, target, networks)
     layers = schedule(plan)
     weights = emit(plan, layers)
@@ -63,3 +70,10 @@ def weights_of(program: ProgramGraph, target: Target, networks: Mapping[str, Net
 def _place(stored: Stored, weights: Weights) -> dict[str, Any]:
     scale = None if stored.scale is None else weights.names[stored.scale]
     return {"kind": stored.kind, "rows": [weights.names[stored.row]], "scale": scale, "logarithm": stored.logarithm}
+
+
+def refuse_unknown_units(program: ProgramGraph) -> None:
+    """Raise CompileError where a learned part is given what has a unit, or the sign under a root is not known."""
+    if problems := facts_of(normal(program)).problems:
+        node, text = problems[0]
+        raise CompileError(f"{program.name} cannot be compiled.\n  {node.line}\n    {text}")

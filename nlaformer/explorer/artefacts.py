@@ -74,7 +74,7 @@ def algorithm(compiled: Algorithm, store: Store, lines: dict[str, list[list[int]
     config = compiled.config
     schedule = {
         block: [
-            [{"text": entry, "line": line} for entry, line in zip(layer, at, strict=True)]
+            [{"text": text, "line": line} for text, line in zip(layer, at, strict=True)]
             for layer, at in zip(config.schedule[block], lines[block], strict=True)
         ]
         for block in BLOCKS

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,7 @@ import nlaformer
 from nlaformer.compiler.algorithm import Algorithm
 from nlaformer.compiler.compiling import compile
 from nlaformer.compiler.library import algorithm, record
-from nlaformer.compiler.reference import Reference
-from nlaformer.compiler.trace import trace_program
+from nlaformer.errors import CompileError
 from nlaformer.explorer import artefacts, findings
 from nlaformer.explorer.lines import lines, source
 from nlaformer.explorer.store import Store, rounded
@@ -30,6 +30,8 @@ from nlaformer.learn.model import Solver
 from nlaformer.learn.models import load_solver
 from nlaformer.learn.programs import TrainedProgram
 from nlaformer.loading import load
+from nlaformer.program.core import core
+from nlaformer.program.language import Program
 
 OPERATIONS = tuple(name for name, entry in RECORDS.items() if entry.f is None)
 OPERATION_SIZES = (3, 6)
@@ -91,10 +93,54 @@ def _algorithms(store: Store) -> Iterator[tuple[str, dict[str, Any]]]:
                 "title": TITLES[name],
                 "about": entry.purpose,
                 "source": source(entry.program),
-                "program": Reference.of(trace_program(entry.program(), sizes[0])).data(),  # the same for every n
+                "program": _of_any_size(entry.program()),
                 "sizes": packed,
             },
         )
+
+
+def _of_any_size(program: Program) -> Any:
+    """A program as data, in core primitives, with {"at": [a, b]} for what is a + b n for systems of size n."""
+    small, larger, check = (_data(program, n) for n in (4, 5, 8))
+    found = _common(small, larger, 4)
+    if _at(found, 8) != check:
+        raise CompileError(f"the data of {program.name} is not the same for all sizes")
+    return found
+
+
+def _data(program: Program, n: int) -> dict[str, Any]:
+    data = replace(core(program.graph(n))[0], residual=None, scale=None).data()
+    kept = {name: data[name] for name in ("inputs", "start", "step", "answer")}
+    return kept | {"nodes": [[op, args, _numbers(op, extra), shape] for op, args, extra, shape, _ in data["nodes"]]}
+
+
+def _numbers(op: str, extra: Any) -> Any:
+    """The numbers of a constant: one, if they are all the same, or that on a diagonal."""
+    if op != "constant":
+        return extra
+    array = np.asarray(extra)
+    if (array == array.flat[0]).all():
+        return float(array.flat[0])
+    return {"diagonal": float(array.flat[0])} if np.array_equal(array, array.flat[0] * np.eye(len(array))) else extra
+
+
+def _common(u: Any, v: Any, n: int) -> Any:
+    """What two data have in common, of which one is for n and one for n + 1."""
+    if isinstance(u, dict) and isinstance(v, dict) and u.keys() == v.keys():
+        return {name: _common(u[name], v[name], n) for name in u}
+    if isinstance(u, list) and isinstance(v, list) and len(u) == len(v):
+        return [_common(*pair, n) for pair in zip(u, v, strict=True)]
+    if u == v:
+        return u
+    return {"at": [u - n * (v - u), v - u]}
+
+
+def _at(data: Any, n: int) -> Any:
+    if isinstance(data, list):
+        return [_at(part, n) for part in data]
+    if isinstance(data, dict):
+        return data["at"][0] + data["at"][1] * n if "at" in data else {name: _at(data[name], n) for name in data}
+    return data
 
 
 def guided() -> Algorithm:

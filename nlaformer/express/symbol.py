@@ -1,7 +1,7 @@
 """Tracing: symbols that stand for numbers and record the arithmetic done on them.
 
 ``Symbol`` has the operators and leaves what to record to ``_apply``. Its two users are ``steps_of`` below, for the f of
-``nf.operation("pointwise", f=...)``, and the nodes of the compiler's graph (``compiler.graph``), for whole programs.
+``nf.operation("pointwise", f=...)``, and the nodes of a program's graph (``program.ir``), for whole programs.
 """
 
 from __future__ import annotations

@@ -28,14 +28,13 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from nlaformer.compiler.reference import Reference
-from nlaformer.compiler.trace import trace_program
 from nlaformer.console import to_json
 from nlaformer.errors import FileError, NLAFormerError, OptionError
 from nlaformer.io import WEIGHTS_FILE, replace_file
 from nlaformer.learn.config import Config
 from nlaformer.learn.sources import Options
 from nlaformer.learn.teachers import ProgramTeacher
+from nlaformer.program.data import ProgramGraph
 from nlaformer.provenance import processor, provenance
 
 LATEST, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
@@ -55,15 +54,15 @@ class Checkpoint(NamedTuple):
 
 def method_digests(config: Config) -> dict[str, str]:
     """A digest of every part of the program and of the teacher that a config names, such as "program.step"."""
-    found: dict[str, Reference] = {}
+    found: dict[str, ProgramGraph] = {}
     if config.program is not None:
-        found["program"] = Reference.of(trace_program(config.make_program()))
+        found["program"] = config.make_program().graph(config.n)
     if config.imitates and isinstance(teacher := config.make_teacher(), ProgramTeacher):
-        found["teacher"] = teacher.program
+        found["teacher"] = teacher.graph(config.n)
     return {
         f"{kind}.{part}": hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
         for kind, method in found.items()
-        for part, data in method.data().items()
+        for part, data in method.without_lines().items()
     }
 
 
@@ -72,7 +71,7 @@ def write(folder: Path, checkpoint: Checkpoint) -> None:
     config = json.dumps(checkpoint.config.to_json())
     metadata = {"format": _FORMAT, "step": str(checkpoint.step), "config": config}
     if checkpoint.methods:
-        metadata["methods"] = json.dumps(checkpoint.methods)
+        metadata["graphs"] = json.dumps(checkpoint.methods)  # version 0.3 wrote "methods", of its own graphs
     tensors = {name: tensor.contiguous() for name, tensor in checkpoint.state.items()}
     content = save_tensors(tensors, metadata | {"digest": _digest(metadata, tensors)})
     latest, new = folder / LATEST, folder / f"{LATEST}.new"
@@ -104,7 +103,7 @@ def read(path: Path) -> Checkpoint:
         raise FileError(f"{path} was changed after it was written: its contents do not match its digest")
     try:
         config = Config.from_json(json.loads(metadata["config"]), tensors)
-        return Checkpoint(int(metadata["step"]), config, tensors, json.loads(metadata.get("methods", "{}")))
+        return Checkpoint(int(metadata["step"]), config, tensors, json.loads(metadata.get("graphs", "{}")))
     except (KeyError, ValueError, NLAFormerError) as error:
         raise FileError(f"{path} holds a config this version of nlaformer does not know ({error})") from error
 

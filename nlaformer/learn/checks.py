@@ -94,9 +94,8 @@ def _check_program(config: Config) -> None:
     """Refuse a program that cannot be trained, or that a setting has no effect on."""
     import torch
 
-    from nlaformer.compiler.graph import KINDS
-    from nlaformer.compiler.trace import ANSWER
     from nlaformer.learn.programs import initial
+    from nlaformer.program.language import KINDS
 
     smallest = dataclasses.replace(config, d=1, heads=1, ffn=1, pre_layers=1, loop_layers=1, seed=0)
     with torch.device("meta"):  # shapes alone
@@ -106,7 +105,7 @@ def _check_program(config: Config) -> None:
             f"program={config.program} takes {', '.join(sorted(further))}; a family draws A and b alone, so a program "
             "that is trained takes A, b and x0"
         )
-    if (kind := program.finish.kinds[ANSWER]) != "vector":
+    if (kind := program.answer.kind) != "vector":
         raise OptionError(f"program={config.program} gives a {kind}; the answers of a family are vectors")
     if config.loop_layers != type(config).loop_layers and all(part.method == "start" for part in program.parts):
         raise OptionError(f"loop_layers={config.loop_layers} has no effect: {config.program} has no part in step")

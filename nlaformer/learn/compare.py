@@ -17,14 +17,15 @@ import torch
 from torch import Tensor
 
 from nlaformer import problems
-from nlaformer.compiler.expression import Expression, size
-from nlaformer.compiler.trace import ANSWER
 from nlaformer.console import Sheet, to_text
 from nlaformer.errors import OptionError, shown
 from nlaformer.learn.config import Config
 from nlaformer.learn.evaluate import SEED, THRESHOLDS, iterations_to
 from nlaformer.learn.programs import TrainedProgram
 from nlaformer.problems import Family, Systems
+from nlaformer.program.data import ANSWER, ProgramGraph
+from nlaformer.program.expression import Expression
+from nlaformer.program.tensors import size
 from nlaformer.report.html import panel, table, tag
 
 if TYPE_CHECKING:
@@ -116,8 +117,7 @@ def compare(
     count = BEYOND * T if iterations is None else iterations
     pieces = zip(A.split(_AT_ONCE), b.split(_AT_ONCE), strict=True)
     runs = {"learned": torch.cat([model(A_k, b_k, iterations=count) for A_k, b_k in pieces])}
-    residual, scale = model.program.residual, model.program.scale
-    return measured(label, systems, runs, family, T, residual, scale)
+    return measured(label, systems, runs, family, T, model.graph(A.shape[-1]))
 
 
 def measured(
@@ -126,8 +126,7 @@ def measured(
     model: dict[str, Tensor],
     family: Family,
     T: int,
-    residual: Expression | None = None,
-    scale: Expression | None = None,
+    program: ProgramGraph | None = None,
 ) -> Comparison:
     """The iterates of a model, under its name, beside as many of each of the rivals of a family."""
     A, b, _ = systems
@@ -148,27 +147,30 @@ def measured(
         len(A),
         T,
         **{of: {name: tuple(take(e).tolist()) for name, e in errors.items()} for of, take in statistics.items()},
-        to_residual={name: _mean_iterations(residual, scale, A, b, x) for name, x in runs.items() if residual},
+        to_residual={}
+        if program is None or program.residual is None
+        else {name: _mean_iterations(program, A, b, x) for name, x in runs.items()},
         measure=family.measure,
         failures={name: int((~(error[:, -1] <= FAILED)).sum()) for name, error in errors.items()},
     )
 
 
-def _mean_iterations(residual: Expression, scale: Expression | None, A: Tensor, b: Tensor, x: Tensor) -> float:
+def _mean_iterations(program: ProgramGraph, A: Tensor, b: Tensor, x: Tensor) -> float:
     """Mean iterations until the residual is small beside its scale or, without one, beside the residual of 0."""
     counts = []
     at_once = max(_ENTRIES // (x.shape[1] * A.shape[-1] ** 2), 1)  # the products copy a matrix for every iterate
     for A_k, b_k, x_k in zip(*(value.split(at_once) for value in (A, b, x)), strict=True):
         values = {"A": A_k[:, None], "b": b_k[:, None], ANSWER: x_k}
-        beside = _size(scale, values) if scale else _size(residual, values | {ANSWER: torch.zeros_like(x_k)})
-        reached = _size(residual, values) <= _RESIDUAL * beside
+        at_zero = _size(program.residual_value, values | {ANSWER: torch.zeros_like(x_k)})
+        beside = _size(program.scale_value, values) if program.scale is not None else at_zero
+        reached = _size(program.residual_value, values) <= _RESIDUAL * beside
         counts.append(torch.where(reached.any(1), reached.int().argmax(1), x.shape[1] - 1))
     return float(torch.cat(counts).double().mean())
 
 
 def _size(expression: Expression, values: dict[str, Tensor]) -> Tensor:
-    (kind,) = expression.kinds.values()
-    return size(expression.value(values), kind)
+    ((name, value),) = expression(values).items()
+    return size(value, expression.outputs[name].ndim)
 
 
 def evaluate_program(

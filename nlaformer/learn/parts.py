@@ -28,11 +28,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from nlaformer.compiler.expression import size
 from nlaformer.errors import ShapeError
 from nlaformer.learn.config import Config
 from nlaformer.learn.model import initial_layer, normal
 from nlaformer.program.learned import PartSpec
+from nlaformer.program.tensors import size
 from nlaformer.prompt import exponent, scale
 from nlaformer.transformer import NLAFormer, rms_norm
 from nlaformer.weights import Dense
@@ -116,7 +116,7 @@ class PartNetwork(nn.Module):
         """[0 | a_i] read in, with positions; A (..., size, size), size <= n."""
         if A.shape[-1] > self.n:
             raise ShapeError(f"this model reads systems of at most {self.n} unknowns; given {A.shape[-1]}")
-        e = exponent(size(A, "matrix")).to(torch.int64)
+        e = exponent(size(A, 2)).to(torch.int64)
         # Of Frobenius norm about n: columns of norm about sqrt(n), which the read-in takes to rows of size 1.
         normalized = (scale(A, -e[..., None, None]) * A.shape[-1]).to(self.positions.dtype)
         if missing := self.n - A.shape[-1]:  # further unknowns that nothing is connected with

@@ -1,6 +1,6 @@
 """A program whose learned parts are filled in, as a model: it trains, runs, solves, is saved and loaded.
 
-The model holds its program as data (``compiler/reference.py``) and a network for each learned part
+The model holds its program as data (``program/data.py``) and a network for each learned part
 (``learn/parts.py``). Loading it imports nothing of the user's. Around the networks everything is computed in float64.
 """
 
@@ -20,24 +20,50 @@ from torch import Tensor, nn
 
 from nlaformer import io
 from nlaformer.arrays import ArrayT, all_finite, full_precision, give, kind_of, threads_for, to_tensor, whole
-from nlaformer.compiler.analysis import analyse
-from nlaformer.compiler.expression import size
 from nlaformer.compiler.filled import FilledProgram
 from nlaformer.compiler.machine.networks import Network
-from nlaformer.compiler.reference import Reference
-from nlaformer.compiler.result import Run, array_library, run_reference, take_any_size
-from nlaformer.compiler.trace import ANSWER, refuse, trace_program
+from nlaformer.compiler.weights import refuse_unknown_units
 from nlaformer.errors import DomainError, DTypeError, FileError, OptionError, ShapeError, UnfamiliarWarning
 from nlaformer.learn.config import Config
 from nlaformer.learn.model import differing
 from nlaformer.learn.panels import Shown, facts
 from nlaformer.learn.parts import PartNetwork
-from nlaformer.program.data import ProgramGraph
+from nlaformer.program.data import ANSWER, ProgramGraph
 from nlaformer.program.earlier import read_earlier
 from nlaformer.program.inputs import padded, size_of
 from nlaformer.program.language import Program
 from nlaformer.program.learned import Learned, factors, low_rank
+from nlaformer.program.run import Run, array_library, run_graph, take_any_size
+from nlaformer.program.sizes import fits_others, resized
+from nlaformer.program.tensors import size
+from nlaformer.program.trace import trace
 from nlaformer.transformer import NLAFormer
+
+
+class SavedProgram:
+    """The program of a model as its file holds it, and its graphs, one for each number of unknowns."""
+
+    def __init__(self, saved: Mapping[str, Any]):
+        self.saved = saved
+        self._graphs: dict[int, ProgramGraph] = {}
+
+    def graph(self, n: int) -> ProgramGraph:
+        """The program for n unknowns; ShapeError where its lines are for another number."""
+        if n not in self._graphs:
+            self._graphs[n] = graph = self._made(n)
+            _ = graph.values, graph.first_values, graph.next_values, graph.last_values  # before torch.compile asks
+        return self._graphs[n]
+
+    def _made(self, n: int) -> ProgramGraph:
+        if "nodes" not in self.saved:  # written by version 0.3, for any size
+            return read_earlier(self.saved, n)
+        own = ProgramGraph.read(self.saved)
+        if n != own.n and not self.saved.get("fits others", False):
+            raise ShapeError(f"{own.name} computes with its {own.n} unknowns; given a system of {n} unknowns")
+        return resized(own, n)
+
+    def __deepcopy__(self, memo: Any) -> SavedProgram:
+        return self
 
 
 class TrainedProgram(Shown, nn.Module):
@@ -58,11 +84,11 @@ class TrainedProgram(Shown, nn.Module):
     (torch.Size([5, 7, 8]), torch.Size([5, 7, 8]))
     """
 
-    def __init__(self, config: Config, program: Reference, networks: dict[str, PartNetwork]):
+    def __init__(self, config: Config, data: SavedProgram, networks: dict[str, PartNetwork]):
         super().__init__()
-        self.config, self.program = config, program
+        self.config, self.data = config, data
+        self.program = data.graph(config.n)
         self.networks = nn.ModuleDict(networks)
-        self._graphs: dict[int, ProgramGraph] = {}
         # Each is given the number of steps taken and the values there, and gives those states that it changes.
         self.interventions: list[Callable[[int, Mapping[str, Tensor]], dict[str, Tensor]]] = []
 
@@ -85,9 +111,10 @@ class TrainedProgram(Shown, nn.Module):
 
     def graph(self, n: int) -> ProgramGraph:
         """Its program as data for systems of size n, whose learned parts are left open; see ``nf.Program.graph``."""
-        if n not in self._graphs:
-            self._graphs[n] = read_earlier(self.program.data(), n)
-        return self._graphs[n]
+        return self.data.graph(n)
+
+    def _graph_of(self, inputs: Mapping[str, Tensor]) -> ProgramGraph:
+        return self.graph(size_of(inputs, self.program.kinds) or 1)
 
     @property
     def device(self) -> torch.device:
@@ -113,18 +140,20 @@ class TrainedProgram(Shown, nn.Module):
     def _changed(self, t: int, inputs: Mapping[str, Tensor], values: dict[str, Tensor]) -> dict[str, Tensor]:
         for change in self.interventions:
             values = values | change(t, values)
-            values |= self.program.finish({**inputs, **values})
+            values |= self._graph_of(inputs).last_values({**inputs, **values})
         return values
 
     def first(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Every state after the program's start, and its answer."""
         parts = self._parts.items()
-        return self.program.first(inputs, {k: p.start if p.part.method == "start" else p.first for k, p in parts})
+        open_parts = {k: p.start if p.part.method == "start" else p.first for k, p in parts}
+        return self._graph_of(inputs).first(inputs, open_parts)
 
     def next(self, inputs: Mapping[str, Tensor], states: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The same after one more step. This is the function to compile: all steps are alike."""
         parts = self._parts.items()
-        return self.program.next(inputs, states, {k: p.step for k, p in parts if p.part.method == "step"})
+        open_parts = {k: p.step for k, p in parts if p.part.method == "step"}
+        return self._graph_of(inputs).next(inputs, states, open_parts)
 
     @torch.no_grad()
     @full_precision()
@@ -151,13 +180,14 @@ class TrainedProgram(Shown, nn.Module):
         inputs = self.inputs(given)
         with threads_for(inputs["A"].shape[:-2].numel() * (self.config.n + 1) * self.config.d):
             library = array_library(*given.values())
-            return run_reference(self.program, inputs, count, library, self._iterate, self._pieces)
+            return run_graph(self._graph_of(inputs), inputs, count, library, self._iterate, self._pieces)
 
     def inputs(self, given: Mapping[str, Any]) -> dict[str, Tensor]:
         """The inputs of a run by name, in float64 and of one batch shape; rectangular ones are padded with zeros."""
-        name, kinds, n = self.program.name, self.program.inputs, size_of(given, self.program.inputs)
-        if self.program.size not in (None, n) and n is not None:
-            raise ShapeError(f"{name} has constants of size {self.program.size}; given a system of {n} unknowns")
+        name, kinds = self.program.name, self.program.kinds
+        n = size_of(given, kinds)
+        if n is not None:
+            self.graph(n)  # refuses a size that its lines do not fit
         square = padded(name, given, kinds, n, self.program.rectangular)
         return take_any_size(name, kinds, square, torch.float64, self.device)
 
@@ -174,7 +204,7 @@ class TrainedProgram(Shown, nn.Module):
             name: Network(net.part, list(net.blocks.pre), list(net.blocks.loop), net.weights)  # type: ignore[arg-type]
             for name, net in double._parts.items()
         }
-        return FilledProgram(self.program, self.graph(self.config.n), self.config.n, networks, double.run)
+        return FilledProgram(self.program, networks, double.run)
 
     def iterates(self, A: ArrayT, b: ArrayT, iterations: int | None = None) -> ArrayT:
         """The iterates x_0, ..., x_T alone: (..., T+1, n)."""
@@ -194,7 +224,7 @@ class TrainedProgram(Shown, nn.Module):
         if part.method == "start":
             return "preconditioner" if part.rank and not part.inputs else ""
         asked = (part.rank or part.is_vector) and part.inputs == ["vector"]
-        return "directions" if asked and _is_given_the_residual(self.program, self.config.n) else ""
+        return "directions" if asked and _is_given_the_residual(self.program) else ""
 
     @property
     def coarse(self) -> bool:
@@ -226,7 +256,7 @@ class TrainedProgram(Shown, nn.Module):
                     f"numbers of shape {(*batch, *own)}"
                 )
         r = r.double()
-        norm = size(r, "vector")[..., None]
+        norm = size(r, 1)[..., None]
         unit = torch.where(norm > 0, r / norm, 0.0)
         said = network.step(A, unit, memory)
         after = said.pop("memory")
@@ -294,7 +324,7 @@ class TrainedProgram(Shown, nn.Module):
             for block in ("pre", "loop")
         )
         extra = {f"{name}.{key}": value for name, net in networks.items() for key, value in net.weights.items()}
-        config = {"config": self.config.to_json(), "program": self.program.data()}
+        config = {"config": self.config.to_json(), "program": self.data.saved}
         return io.save(path, "program", NLAFormer(pre, loop), config, extra)
 
 
@@ -305,9 +335,10 @@ def _usable(found: list[Tensor]) -> tuple[Tensor, Tensor]:
     return torch.where(usable, D, 1.0), torch.where(usable[..., None], torch.stack(columns, -1), 0.0)
 
 
-def _is_given_the_residual(program: Reference, n: int) -> bool:
+def _is_given_the_residual(program: ProgramGraph) -> bool:
     """Whether its one part, in step, is given r / |r| with r = b - A x: so it is in two steps on a random system."""
     (part,), draw = program.parts, partial(torch.randn, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    n = program.n
     B, b, x0 = draw(n, n), draw(n), draw(n)
     known, given = {"A": B @ B.mT, "b": b, "x0": x0}, []
 
@@ -322,7 +353,7 @@ def _is_given_the_residual(program: Reference, n: int) -> bool:
     for _ in range(2):
         r = b - known["A"] @ values[ANSWER]
         values = program.next(inputs, program.carried(values), {part.name: speak})
-        if not torch.allclose(given[-1], r / size(r, "vector")):
+        if not torch.allclose(given[-1], r / size(r, 1)):
             return False
     return True
 
@@ -333,42 +364,40 @@ def initial(config: Config, program: Program) -> TrainedProgram:
     A program that cannot be traced, has no learned part, or gives one a value with a unit is refused, and so are
     constants of another size than n.
     """
-    # At n, so that constants of another size are found; what is kept is traced without it and fits smaller systems too.
-    refuse(program, trace_program(program, config.n).problems)
-    traced = trace_program(program)
-    analysis = analyse(traced)
+    graph = trace(program, config.n)
+    parts = [part.name for part in graph.parts]
     declared = [name for name, value in (vars(type(program)) | vars(program)).items() if isinstance(value, Learned)]
-    if unused := [name for name in declared if name not in {call.spec.name for call in traced.learned}]:
+    if unused := [name for name in declared if name not in parts]:
         raise OptionError(
             f"{program.name} never calls its learned part {unused[0]}; call it in start or step, or omit it"
         )
-    if not traced.learned:
+    if not parts:
         raise OptionError(f"{program.name} has no learned part, so there is nothing to train; see nf.Learned")
-    if taken := [call.spec.name for call in traced.learned if hasattr(nn.ModuleDict(), call.spec.name)]:
+    if taken := [name for name in parts if hasattr(nn.ModuleDict(), name)]:
         raise OptionError(
             f"{program.name}: a learned part cannot be called {taken[0]}, a name of torch's own where networks are "
             f"kept; write another, such as propose_{taken[0]} = nf.Learned(...)"
         )
-    return fresh(config, Reference.of(traced, analysis.promises))
+    refuse_unknown_units(graph)
+    return fresh(config, SavedProgram(graph.data() | {"fits others": fits_others(program, graph)}))
 
 
-def fresh(config: Config, program: Reference) -> TrainedProgram:
+def fresh(config: Config, data: SavedProgram) -> TrainedProgram:
     """The model of a program before training; the weights of its networks are drawn by the seed of the config."""
     generator = torch.Generator().manual_seed(config.seed)
-    return TrainedProgram(
-        config, program, {part.name: PartNetwork.initial(part, config, generator) for part in program.parts}
-    )
+    parts = data.graph(config.n).parts
+    return TrainedProgram(config, data, {part.name: PartNetwork.initial(part, config, generator) for part in parts})
 
 
 def from_config(config: dict[str, Any], model: NLAFormer, **weights: Tensor) -> TrainedProgram:
     """The model that ``save`` wrote; weights of other shapes than the config gives are refused."""
-    program = Reference.read(config["program"])
     known = Config.from_json(config["config"], weights).validate(sources=False)
+    data = SavedProgram(config["program"])
     if any(p.dtype in (torch.bfloat16, torch.float16) for p in (*model.parameters(), *weights.values())):
         # Fewer digits save room in a file; what is computed from them is computed in float32.
         model, weights = model.float(), {name: value.float() for name, value in weights.items()}
     networks, pre, loop = {}, iter(model.pre), iter(model.loop)
-    for part in program.parts:
+    for part in data.graph(known.n).parts:
         loops = known.loop_layers if part.method == "step" else 0
         layers: Any = [list(islice(block, count)) for block, count in ((pre, known.pre_layers), (loop, loops))]
         prefix = f"{part.name}."
@@ -376,9 +405,9 @@ def from_config(config: dict[str, Any], model: NLAFormer, **weights: Tensor) -> 
         networks[part.name] = PartNetwork(part, known.n, NLAFormer(*layers), own)
     if unread := [*pre, *loop]:
         raise FileError(f"the file holds {len(unread)} layers more than its config names")
-    found = TrainedProgram(known, program, networks)
+    found = TrainedProgram(known, data, networks)
     with torch.device("meta"):  # shapes alone
-        expected = fresh(known, program)
+        expected = fresh(known, data)
     if others := differing(found, expected):
         raise FileError(f"the saved weights are not those of the config: {', '.join(others[:3])}")
     return found

@@ -7,7 +7,7 @@ evaluated on whole batches; the targets are its answers and any of its states.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Protocol
 
@@ -15,15 +15,16 @@ import torch
 from torch import Tensor
 
 from nlaformer.arrays import whole
-from nlaformer.compiler.graph import AXES
-from nlaformer.compiler.reference import Reference
-from nlaformer.compiler.trace import ANSWER, trace_program
-from nlaformer.errors import OptionError, unknown_name
+from nlaformer.errors import CompileError, OptionError, unknown_name
 from nlaformer.learn import sources
 from nlaformer.problems.conjugate import Trajectory, as_system
 from nlaformer.problems.conjugate import cg as cg
 from nlaformer.problems.conjugate import pcg as pcg
+from nlaformer.program.data import ANSWER, ProgramGraph
 from nlaformer.program.language import Program
+from nlaformer.program.trace import inputs_of
+
+_ANY = 4  # unknowns, where the size of the systems is not known yet
 
 
 class Teacher(Protocol):
@@ -89,44 +90,56 @@ _OWN = {"cg": _OwnTeacher(cg), "pcg": _OwnTeacher(pcg)}
 
 @dataclass(frozen=True)
 class ProgramTeacher:
-    """A program as data, evaluated in float64 from x_0 = 0."""
+    """A program as data, evaluated in float64 from x_0 = 0; it is traced once for every size of systems."""
 
-    program: Reference
+    name: str
+    program: Program
     probe: tuple[str, ...]
+    graphs: dict[int, ProgramGraph] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, name: str, program: Any, probe: Sequence[str] | None, n: int | None) -> ProgramTeacher:
         if not isinstance(program, Program):
             raise OptionError(f"teacher={name} is not an nf.Program; make it a subclass of that")
-        traced = trace_program(program, n)
-        if traced.problems:
-            raise OptionError(f"teacher={name} cannot be traced:\n" + "\n".join(traced.problems))
-        if any(node.op == "learned" for node in traced.nodes):
+        teacher = cls(name, program, ())
+        graph, inputs = teacher.graph(n or _ANY), inputs_of(program)
+        if graph.parts:
             raise OptionError(f"teacher={name} has a learned part; a teacher must be complete")
-        if traced.answer.kind != "vector" or not {"A", "b", "x0"} >= traced.inputs.keys() >= {"b"}:
-            takes = ", ".join(traced.inputs)
-            raise OptionError(f"teacher={name} must solve A x = b; it takes {takes} and gives a {traced.answer.kind}")
-        states = [state for state in traced.state if state != "x"]
+        if graph.answer.ndim != 1 or not {"A", "b", "x0"} >= inputs.keys() >= {"b"}:
+            takes = ", ".join(inputs)
+            raise OptionError(f"teacher={name} must solve A x = b; it takes {takes} and gives a {graph.answer.kind}")
+        states = [state for state in graph.step if state != "x"]
         chosen = tuple(probe) if probe is not None else ("r", "d") if {"r", "d"} <= set(states) else tuple(states)
         for state in chosen:
-            if state not in traced.state:
-                raise unknown_name(f"state of teacher={name}", state, traced.state)
-        return cls(Reference.of(traced), chosen or ("x",))
+            if state not in graph.step:
+                raise unknown_name(f"state of teacher={name}", state, graph.step)
+        return replace(teacher, probe=chosen or ("x",))
+
+    def graph(self, n: int) -> ProgramGraph:
+        """The program for systems of n unknowns."""
+        if n not in self.graphs:
+            try:
+                self.graphs[n] = self.program.graph(n)
+            except CompileError as error:
+                raise OptionError(f"teacher={self.name} cannot be traced: {error}") from error
+        return self.graphs[n]
 
     @torch.no_grad()
     def __call__(self, A: Tensor, b: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
         given = dict(zip(("A", "b", "x0"), as_system(A, b, None), strict=True))
-        inputs = {name: given[name] for name in self.program.inputs}
+        graph = self.graph(b.shape[-1])
+        inputs = {name: given[name] for name in graph.inputs}
         answers, watched = [], []
-        for values in self.program.iterate(inputs, whole("iterations", iterations, 0)):
+        for values in graph.iterate(inputs, whole("iterations", iterations, 0)):
             answers.append(values[ANSWER].expand_as(given["b"]))
-            watched.append(torch.cat([self._flat(name, values[name], b.shape) for name in self.probe], -1))
+            flat = [_flat(values[name], graph.step[name].ndim, b.shape[:-1]) for name in self.probe]
+            watched.append(torch.cat(flat, -1))
         return torch.stack(answers, -2), torch.stack(watched, -2)
 
-    def _flat(self, name: str, value: Tensor, shape: torch.Size) -> Tensor:
-        """A state as one row of numbers: (..., n^axes)."""
-        axes = AXES[self.program.kinds[name]]
-        return value.expand(*shape[:-1], *[shape[-1]] * axes).reshape(*shape[:-1], -1)
-
     def entries(self, n: int) -> int:
-        return sum(n ** AXES[self.program.kinds[name]] for name in self.probe)
+        return sum(self.graph(n).step[name].size for name in self.probe)
+
+
+def _flat(value: Tensor, axes: int, batch: torch.Size) -> Tensor:
+    """A state as one row of numbers: (..., its entries)."""
+    return value.expand(*batch, *value.shape[value.dim() - axes :]).reshape(*batch, -1)

@@ -37,8 +37,6 @@ from torch import Tensor
 
 from nlaformer.arrays import whole
 from nlaformer.compiler import library
-from nlaformer.compiler.reference import Reference
-from nlaformer.compiler.trace import trace_program
 from nlaformer.errors import OptionError
 from nlaformer.learn.model import Solver
 from nlaformer.microscope.measures import numbers
@@ -244,7 +242,7 @@ class _Run:
     def cg(self, *exchanged: str) -> Tensor:
         """CG's next iterates for b, (count, 3, n), if these states were the other system's after t steps."""
         A = self.pair.A
-        program = Reference.of(trace_program(library.program("cg"), A.shape[-1]))
+        program = library.program("cg").graph(A.shape[-1])
         one, other = ({"A": A, "b": b, "x0": torch.zeros_like(b)} for b in (self.pair.b, self.pair.other))
         *_, states = program.iterate(one, self.t)
         *_, theirs = program.iterate(other, self.t)

@@ -34,12 +34,12 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from nlaformer.compiler.algorithm import Algorithm
-from nlaformer.compiler.trace import ANSWER
 from nlaformer.errors import OptionError, UnknownNameError, shown
 from nlaformer.express.operation import Operation
 from nlaformer.learn.model import Solver
 from nlaformer.learn.parts import PartNetwork
 from nlaformer.learn.programs import TrainedProgram
+from nlaformer.program.data import ANSWER
 from nlaformer.transformer import NLAFormer, Point
 
 Model: TypeAlias = Operation | Algorithm | Solver | TrainedProgram | NLAFormer
@@ -117,7 +117,7 @@ def registers(model: object) -> list[str]:
     """The states of a program; a model that is none has no registers."""
     if isinstance(model, Algorithm):
         return [state for state in model.config.state if state != ANSWER]
-    return [state for state in model.program.kinds if state != ANSWER] if isinstance(model, TrainedProgram) else []
+    return [state for state in model.program.values if state != ANSWER] if isinstance(model, TrainedProgram) else []
 
 
 def register(state: str, step: int) -> str:

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from nlaformer.arrays import ArrayT, full_precision, give, to_tensor
-from nlaformer.compiler.result import array_library
 from nlaformer.errors import OptionError, ShapeError, UnknownNameError, look_up, shown
 from nlaformer.microscope.pages import About, trace_page, trace_panel
 from nlaformer.microscope.places import (
@@ -30,6 +29,7 @@ from nlaformer.microscope.places import (
     watching,
 )
 from nlaformer.microscope.runs import planned, refuse_what_cannot_be_held
+from nlaformer.program.run import array_library
 
 _MOST_NAMES = 2**20
 _WITHOUT = {

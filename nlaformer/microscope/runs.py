@@ -15,12 +15,12 @@ from torch import Tensor
 
 from nlaformer.arrays import check_memory, flag, give, to_tensor, whole
 from nlaformer.compiler.algorithm import Algorithm
-from nlaformer.compiler.result import Run, array_library, flatten
 from nlaformer.errors import DTypeError, OptionError, ShapeError
 from nlaformer.express.operation import Operation
 from nlaformer.learn.model import Solver
 from nlaformer.learn.programs import TrainedProgram
 from nlaformer.microscope.places import Model, places, transformers
+from nlaformer.program.run import Run, array_library, flatten
 from nlaformer.transformer import Layer, NLAFormer
 
 
@@ -124,7 +124,7 @@ def _of_program(model: TrainedProgram, operands: Sequence[Any], options: dict[st
     _refuse_many(operands)
     further = {name: value for name, value in options.items() if name != "iterations"}
     named = dict(zip(("A", "b", "x0"), operands, strict=False)) | further
-    batch, _ = flatten(model.inputs(named), model.program.inputs)
+    batch, _ = flatten(model.inputs(named), model.program.kinds)
     rows, tokens = model.config.d, model.config.n + 1
     return PlannedRun(batch, rows, tokens, passes, lambda: _of_run(model.run(*operands, **options)))
 

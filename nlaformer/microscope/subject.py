@@ -93,7 +93,7 @@ def _solver(model: Solver, T: int) -> Method:
 
 def program_method(program: Program | Algorithm) -> Method:
     """The runs of a program or a compiled algorithm."""
-    takes_b = "b" in (program.config.inputs if isinstance(program, Algorithm) else asked(program))
+    takes_b = "b" in (program.config.kinds if isinstance(program, Algorithm) else asked(program))
 
     def method(A: Tensor, b: Tensor, iterations: int) -> Tensor:
         run = program.run(A, b, iterations=iterations) if takes_b else program.run(A, iterations=iterations)

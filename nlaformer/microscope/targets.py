@@ -19,11 +19,11 @@ from torch import Tensor
 from nlaformer.arrays import to_tensor
 from nlaformer.compiler import library
 from nlaformer.compiler.library.krylov import ConjugateGradient, PreconditionedConjugateGradient
-from nlaformer.compiler.trace import trace_program
 from nlaformer.errors import DTypeError, OptionError, ShapeError, shown, unknown_name
 from nlaformer.microscope.subject import answers
 from nlaformer.problems import Systems
 from nlaformer.program.language import Program
+from nlaformer.program.trace import inputs_of
 
 Target: TypeAlias = str | tuple[Program, str] | Callable[[Tensor, Tensor], object]
 _SOLUTION = "solution"
@@ -100,7 +100,7 @@ def _state(
     key = (of, program.name)  # cg with and without its coefficients
     if key not in runs:
         A, b, _ = systems
-        takes = trace_program(program, A.shape[-1]).inputs
+        takes = inputs_of(program)
         given = {name: value for name, value in (("A", A), ("b", b)) if name in takes}
         run = program.run(**given, iterations=T)
         iterates = answers(run.x, b)

@@ -24,7 +24,7 @@ def before_training(model: object, n: int, T: int) -> Solver | TrainedProgram:
     if isinstance(model, Solver):
         return initial(model.config.replace(start=None))
     if isinstance(model, TrainedProgram):
-        return programs.fresh(model.config, model.program)
+        return programs.fresh(model.config, model.data)
     return initial(recipe("quickstart", n=n, T=T))
 
 

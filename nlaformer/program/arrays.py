@@ -300,6 +300,8 @@ class Array(NDArrayOperatorsMixin):
         if self.node.op == "constant":
             return self.node.extra.astype(dtype or self.dtype)
         name = calling()
+        if (known := refusals.remedy(name)) != refusals.OTHERWISE:  # a function of NumPy's that is given a list
+            self._refuse_use(f"{name}: {known}")
         self._refuse_use(refusals.number_wanted(name) if name in ("np.float64", "np.float32") else refusals.ARRAY)
 
     def __repr__(self) -> str:

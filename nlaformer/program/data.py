@@ -8,7 +8,7 @@ iteration as functions, and the memory of a part is one more state.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,127 +17,16 @@ import torch
 from torch import Tensor
 
 from nlaformer.errors import FileError
-from nlaformer.program import tensors
-from nlaformer.program.ir import AXES, Graph, Line, Node, is_input, is_transpose, reachable
+from nlaformer.program.expression import Expression, Part
+from nlaformer.program.ir import Graph, Line, Node, is_input, is_transpose, reachable
 from nlaformer.program.learned import PartSpec
 from nlaformer.program.primitives import PRIMITIVES
 
 # The name of what finish returns, beside the states; no state can have it, since no method could ask for it.
 ANSWER = "finish()"
-# What fills a learned part: its inputs in the order of the call -> its outputs by name.
-Part = Callable[..., Mapping[str, Tensor]]
-_UPWARDS = 1 + 2.0**-30  # more than the bounds of an error lose by their own rounding
 
 
-@dataclass(frozen=True)
-class Expression:
-    """Named values of one graph, computed on batches of tensors; what they share is computed once.
-
-    Examples
-    --------
-    >>> graph = Graph()
-    >>> b = graph.input("b", (2,))
-    >>> twice = Expression({"x": graph.make("add", (b, b), None, (2,))})
-    >>> twice({"b": torch.tensor([1.0, 2.0])})["x"].tolist()
-    [2.0, 4.0]
-    """
-
-    outputs: Mapping[str, Node]
-
-    @functools.cached_property
-    def nodes(self) -> list[Node]:
-        """All nodes, arguments before what is made of them."""
-        return reachable(self.outputs.values())
-
-    @functools.cached_property
-    def numbers(self) -> dict[Node, int]:
-        """The place of every node among them."""
-        return {node: k for k, node in enumerate(self.nodes)}
-
-    def __call__(self, values: Mapping[str, Tensor], parts: Mapping[str, Part] | None = None) -> dict[str, Tensor]:
-        """The outputs. A value has its own axes last; those before them count systems, and are broadcast.
-
-        Parameters
-        ----------
-        values : inputs and states by name
-        parts : what fills the learned parts; each is called once
-        """
-        results = self.results(values, parts)
-        return {name: results[self.numbers[node]] for name, node in self.outputs.items()}
-
-    def results(
-        self,
-        values: Mapping[str, Tensor],
-        parts: Mapping[str, Part] | None = None,
-        rounded: Callable[[int, Sequence[Tensor]], Tensor] | None = None,
-    ) -> list[Tensor]:
-        """The value of every node; ``rounded`` gives what a node's operation is taken to have made instead."""
-        like = next(iter(values.values()))
-        results: list[Tensor] = []
-        filled: dict[str, Mapping[str, Tensor]] = {}
-        for node in self.nodes:
-            if node.op in ("input", "state"):
-                results.append(values[node.extra])
-                continue
-            args = self._arguments(node, results)
-            if node.op == "learned":
-                part, output = node.extra
-                if part not in filled:
-                    filled[part] = (parts or {})[part](*args)
-                results.append(filled[part][output])
-                continue
-            results.append(tensors.constant(node, like) if node.op == "constant" else _evaluate(node, *args))
-            if rounded is not None:
-                results[-1] = rounded(len(results) - 1, results)
-        return results
-
-    def _arguments(self, node: Node, results: Sequence[Tensor]) -> list[Tensor]:
-        return [results[self.numbers[argument]] for argument in node.args]
-
-    def terms(self, number: int, results: Sequence[Tensor]) -> Tensor:
-        """The absolute terms that a node's last operation adds, summed: what its rounding is relative to."""
-        node, record = self.nodes[number], PRIMITIVES[self.nodes[number].op]
-
-        def of(k: int) -> Tensor:
-            return self.terms(self.numbers[node.args[k]], results)
-
-        if record.rounding is not None:
-            return record.rounding(node, self._arguments(node, results), of, results[number])
-        if record.evaluate is None:
-            return results[number].abs()
-        return record.evaluate(node, *map(of, range(len(node.args))))
-
-    def enclosed(self, values: Mapping[str, Tensor], name: str) -> tuple[Tensor, Tensor]:
-        """An output in float64 and a bound on its rounding error, entry by entry; the values given are exact.
-
-        >>> graph = Graph()
-        >>> b = graph.input("b", (2,))
-        >>> square = Expression({"x": graph.make("multiply", (b, b), None, (2,))})
-        >>> value, error = square.enclosed({"b": torch.tensor([0.1, 0.2], dtype=torch.float64)}, "x")
-        >>> bool((error < 2.0**-52 * value).all() and (error > 0).all())
-        True
-        """
-        results = self.results(values)
-        errors: list[Tensor] = []
-        for node, value in zip(self.nodes, results, strict=True):
-            rule = PRIMITIVES[node.op].enclose
-            if rule is None:  # inputs and constants, which are exact
-                errors.append(torch.zeros_like(value))
-                continue
-            error = rule(node, self._arguments(node, results), self._arguments(node, errors), value) * _UPWARDS
-            errors.append(torch.where(torch.isnan(error), torch.inf, error).expand(value.shape))
-        at = self.numbers[self.outputs[name]]
-        return results[at], errors[at]
-
-
-def _evaluate(node: Node, *args: Tensor) -> Tensor:
-    evaluate = PRIMITIVES[node.op].evaluate
-    if evaluate is None:
-        raise TypeError(f"{node.op} has no value of its own")
-    return evaluate(node, *args)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ProgramGraph:
     """A program as data, for systems of one size.
 
@@ -168,12 +57,23 @@ class ProgramGraph:
     @property
     def kinds(self) -> dict[str, str]:
         """The kind of every input: scalar, vector or matrix."""
-        return {name: list(AXES)[node.ndim] for name, node in self.inputs.items()}
+        return {name: node.kind for name, node in self.inputs.items()}
+
+    @functools.cached_property
+    def values(self) -> dict[str, Node]:
+        """What a run reports, as a step makes it: every state and, under ``ANSWER``, the answer."""
+        memories = {part.memory_name for part in self.parts}
+        return {name: node for name, node in self.step.items() if name not in memories} | {ANSWER: self.answer}
 
     @functools.cached_property
     def residual_value(self) -> Expression:
         """The residual, of the inputs and the answer."""
         return Expression({} if self.residual is None else {"residual": self.residual})
+
+    @functools.cached_property
+    def scale_value(self) -> Expression:
+        """What the residual is compared with, of the same."""
+        return Expression({} if self.scale is None else {"scale": self.scale})
 
     # Its iteration.
 
@@ -183,6 +83,12 @@ class ProgramGraph:
         nodes = reachable((*self.start.values(), *self.step.values(), self.answer))
         found = [node for node in nodes if rests_on_promise(node, self.positive_definite)]
         return {f"promise {k}": node for k, node in enumerate(found)}
+
+    @functools.cached_property
+    def own_promises(self) -> Expression:
+        """Those of them that no learned part has a share in."""
+        open_ = {k for k, node in self.promises.items() if any(each.op == "learned" for each in reachable([node]))}
+        return Expression({name: node for name, node in self.promises.items() if name not in open_})
 
     @functools.cached_property
     def first_values(self) -> Expression:
@@ -219,10 +125,8 @@ class ProgramGraph:
         """The states and the answer; what is made of constants alone gets the leading axes of the inputs."""
         values = states | self.last_values({**inputs, **states}, parts)
         systems = torch.broadcast_shapes(*(v.shape[: v.dim() - self.inputs[k].ndim] for k, v in inputs.items()))
-        memories = {part.memory_name for part in self.parts}
-        for name, node in {**self.step, ANSWER: self.answer}.items():
-            if name not in memories:
-                values[name] = values[name].expand((*systems, *node.shape))
+        for name, node in self.values.items():
+            values[name] = values[name].expand((*systems, *node.shape))
         return values
 
     def carried(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -254,6 +158,26 @@ class ProgramGraph:
             **{name: numbers[node] for name, node in known.items()},
             "parts": [part.data() for part in self.parts],
         }
+
+    def without_lines(self) -> dict[str, Any]:
+        """What it computes, method by method, as plain data; the same wherever in a file its lines stand."""
+        ends = {"finish": self.answer, "residual": self.residual, "scale": self.scale}
+        methods: dict[str, Mapping[str, Node]] = {"start": self.start, "step": self.step}
+        methods |= {name: {name: node} for name, node in ends.items() if node is not None}
+        found: dict[str, Any] = {}
+        for name, values in methods.items():
+            packed, numbers = packed_nodes(reachable(values.values()))
+            found[name] = [[node[:-1] for node in packed["nodes"]], {key: numbers[v] for key, v in values.items()}]
+        parts = [part.data() for part in self.parts]
+        return found | {"parts": parts, "flags": [self.rectangular, self.positive_definite]}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProgramGraph) and (self is other or self.data() == other.data())
+
+    __hash__ = object.__hash__
+
+    def __deepcopy__(self, memo: Any) -> ProgramGraph:
+        return self  # it does not change
 
     @classmethod
     def read(cls, data: Any) -> ProgramGraph:

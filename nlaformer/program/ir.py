@@ -14,6 +14,7 @@ some entries replaced. A move of moves is one move, so what is written into an a
 
 from __future__ import annotations
 
+import functools
 import linecache
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
@@ -80,10 +81,15 @@ class Node:
         """Scalar, vector or matrix."""
         return list(AXES)[len(self.shape)] if len(self.shape) < len(AXES) else "array"
 
-    @property
-    def place(self) -> Line:
-        """The compiler's name for its line."""
-        return self.line
+    @functools.cached_property
+    def listed(self) -> Any:
+        """The numbers of a constant, nested, or the positions of a move, in order."""
+        return self.extra.ravel().tolist() if self.op == "move" else getattr(self.extra, "tolist", lambda: None)()
+
+    @functools.cached_property
+    def moves_as(self) -> str:
+        """What a move is in one word, if there is one."""
+        return "transpose" if is_transpose(self) else "reshape" if is_reshape(self) else ""
 
 
 class Graph:

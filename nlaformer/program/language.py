@@ -14,8 +14,8 @@ import numpy as np
 
 if TYPE_CHECKING:
     from nlaformer.arrays import ArrayT
-    from nlaformer.compiler.result import Run
     from nlaformer.program.data import ProgramGraph
+    from nlaformer.program.run import Run
 
 
 class Program:
@@ -80,16 +80,18 @@ class Program:
     def name(self) -> str:
         return type(self).__name__
 
-    if TYPE_CHECKING:  # ``compiler/language.py`` has it, since how a run ended is judged there
+    def run(
+        self,
+        A: ArrayT | None = None,
+        b: ArrayT | None = None,
+        x0: ArrayT | None = None,
+        iterations: int = 30,
+        **further: ArrayT | float,
+    ) -> Run[ArrayT]:
+        """The reference: the program itself on NumPy or torch arrays, no transformer; ``further`` inputs by name."""
+        from nlaformer.program.run import run_program
 
-        def run(
-            self,
-            A: ArrayT | None = None,
-            b: ArrayT | None = None,
-            x0: ArrayT | None = None,
-            iterations: int = 30,
-            **further: ArrayT | float,
-        ) -> Run[ArrayT]: ...
+        return run_program(self, {"A": A, "b": b, "x0": x0} | further, iterations)
 
     def graph(self, n: int) -> ProgramGraph:
         """The program as data, for systems of size n: what it computes, node by node, each with its line.

@@ -252,7 +252,9 @@ def _trace(part: Learned, tracing: Tracing, given: list[Any]) -> Any:
     for node in nodes[1:]:
         if node.shape not in ((), nodes[0].shape[:1]):
             fits = f"numbers and vectors of length n = {nodes[0].shape[0]}" if nodes[0].shape else "numbers and vectors"
-            tracing.refuse(f"{part.name}: {node!r} has the shape {node.shape}; beside A, a learned part takes {fits}")
+            tracing.refuse(
+                f"{part.name}: {node!r} is a {node.kind} of shape {node.shape}; beside A, a learned part takes {fits}"
+            )
     spec = PartSpec(part.name, part.gives, tracing.method, part.memory, [list(AXES)[node.ndim] for node in nodes[1:]])
     if problem := _problem(spec, tracing, nodes):
         tracing.refuse(f"{part.name or part!r}: {problem}")

@@ -65,3 +65,6 @@ def of_chosen(node: Node, args: Sequence[Tensor], terms: Callable[[int], Tensor]
 def of_largest(node: Node, args: Sequence[Tensor], terms: Callable[[int], Tensor], value: Tensor) -> Tensor:
     """At most the largest of the entries' terms."""
     return tensors.largest(node, terms(0))
+
+
+SELECTING = (of_choice, of_chosen, of_largest)  # what they give is one of their arguments

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.util
 import itertools
 import linecache
+import os
 import sys
+import warnings
 from pathlib import Path
 from types import FrameType
 
@@ -18,6 +21,8 @@ from nlaformer.program.ir import Line
 # Lines in these files and in these packages are never the user's.
 _HERE = str(Path(__file__).parent)
 _SCIPY = importlib.util.find_spec("scipy")  # found, not loaded
+# No user calls the package from these: itself, and the wrapper that a context manager is as a decorator.
+_BELOW_THE_CALL = (os.path.join(Path(__file__).parents[1], ""), contextlib.__file__)
 _LIBRARIES = (np.__path__[0], torch.__path__[0], *((_SCIPY and _SCIPY.submodule_search_locations) or ()))
 
 
@@ -59,3 +64,11 @@ def calling() -> str:
     except SyntaxError:
         return ""
     return ast.unparse(found.func) if isinstance(found, ast.Call) else ""
+
+
+def warn(message: str) -> None:
+    """A warning at the line that called the package, through however many calls of its own."""
+    frame, level = sys._getframe(), 1
+    while frame.f_code.co_filename.startswith(_BELOW_THE_CALL) and frame.f_back is not None:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)

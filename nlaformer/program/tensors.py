@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nlaformer.program.ir import Node, is_reshape, is_transpose
+from nlaformer.program.ir import Node
 
 Evaluate = Callable[..., Tensor]  # of a node and its arguments
 
@@ -41,7 +41,7 @@ def entrywise(function: Callable[..., Tensor]) -> Evaluate:
 def constant(node: Node, like: Tensor) -> Tensor:
     """The numbers of a constant in the dtype and on the device of another tensor."""
     # By way of float64: what is beyond the range of single precision is infinite there, and no error.
-    return torch.tensor(node.extra, dtype=torch.float64, device=like.device).to(like.dtype)
+    return torch.tensor(node.listed, dtype=torch.float64, device=like.device).to(like.dtype)
 
 
 def divide(node: Node, u: Tensor, v: Tensor) -> Tensor:
@@ -103,12 +103,22 @@ def smallest(node: Node, v: Tensor) -> Tensor:
 
 
 def move(node: Node, *args: Tensor) -> Tensor:
-    if is_transpose(node):
+    if node.moves_as == "transpose":
         return args[0].mT
     systems = torch.broadcast_shapes(*(a.shape[: a.dim() - k.ndim] for a, k in zip(args, node.args, strict=True)))
     flat = [a.expand((*systems, *k.shape)).reshape((*systems, k.size)) for a, k in zip(args, node.args, strict=True)]
-    if not is_reshape(node):
+    if node.moves_as != "reshape":
         nothing = flat[0].new_zeros(()).expand(*systems, 1)  # at the position -1
-        positions = torch.tensor(node.extra.ravel(), device=flat[0].device)
+        positions = torch.tensor(node.listed, device=flat[0].device)
         flat = [torch.cat([*flat, nothing], -1)[..., positions]]
     return flat[0].reshape((*systems, *node.shape))
+
+
+def size(value: Tensor, axes: int) -> Tensor:
+    """The Euclidean or Frobenius norm over so many last axes, squares without overflow; (...)."""
+    if not axes:
+        return value.abs()
+    flat = value.flatten(-axes)
+    largest = flat.abs().amax(-1, keepdim=True)
+    safe = torch.where((largest > 0) & largest.isfinite(), largest, torch.ones_like(largest))
+    return (flat / safe).norm(dim=-1) * safe[..., 0]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,7 +19,7 @@ from nlaformer.program.arrays import Array
 from nlaformer.program.creation import traced_creation
 from nlaformer.program.data import ANSWER, ProgramGraph
 from nlaformer.program.hidden import attributes_of_class, changes, memory_of
-from nlaformer.program.ir import AXES, Graph, Line, Node, RefusedError
+from nlaformer.program.ir import AXES, Graph, Line, Node, RefusedError, reachable
 from nlaformer.program.language import KINDS, Program
 from nlaformer.program.learned import Learned, LowRank
 from nlaformer.program.source import current_line
@@ -31,7 +31,8 @@ def trace(program: Program, n: int) -> ProgramGraph:
     """The graph of a program for systems of size n; CompileError with its first problem."""
     tracer = _Tracer(program, n)
     try:
-        return tracer.traced()
+        with torch.device("cpu"):  # constants are numbers, whatever the default device is
+            return tracer.traced()
     except RefusedError as refusal:
         line, message = tracer.tracing.problem or (tracer.line("start"), str(refusal))
         raise CompileError(f"{program.name} cannot be compiled.\n  {line}\n    {message}") from None
@@ -59,6 +60,24 @@ def parameters(method: Callable[..., Any]) -> list[str]:
     return [p.name for p in _signature(method)]
 
 
+def inputs_of(program: Program) -> dict[str, str]:
+    """The kinds of the inputs that a program asks for, by name; scalars last, since the first input tells the size."""
+    return _inputs_of(program, _methods_of(program))
+
+
+def _inputs_of(program: Program, methods: Mapping[str, Any]) -> dict[str, str]:
+    asked = {name for each in _BLOCKS if callable(methods[each]) for name in parameters(methods[each])}
+    kinds = sorted((KINDS | declared(program)).items(), key=lambda item: item[1] == "scalar")
+    return {name: kind for name, kind in kinds if name in asked}
+
+
+def _methods_of(program: Program) -> dict[str, Any]:
+    try:
+        return {name: getattr(program, name) for name in (*_BLOCKS, "residual", "residual_scale")}
+    except Exception as error:  # of a property
+        raise CompileError(f"{program.name}: a method cannot be read: {type(error).__name__}: {error}") from error
+
+
 class _Tracer:
     """Calls the methods of a program with traced arrays; what they ask for and return is checked."""
 
@@ -69,16 +88,10 @@ class _Tracer:
         self.tracing = numpy.tracing(Graph(current_line))
         arrays = (np.ndarray, torch.Tensor, list, tuple)
         self.tracing.names = {id(v): f"self.{name}" for name, v in attributes.items() if isinstance(v, arrays)}
-        names = (*_BLOCKS, "residual", "residual_scale")
-        try:
-            self.methods = {name: getattr(program, name) for name in names}
-        except Exception as error:  # of a property
-            raise CompileError(f"{program.name}: a method cannot be read: {type(error).__name__}: {error}") from error
-        asked = {name for each in _BLOCKS if callable(self.methods[each]) for name in parameters(self.methods[each])}
-        # Scalars last: the first input tells the size.
-        kinds = dict(sorted((KINDS | declared(program)).items(), key=lambda item: item[1] == "scalar"))
-        graph = self.tracing.graph
-        self.inputs = {name: graph.input(name, (n,) * AXES[kind]) for name, kind in kinds.items() if name in asked}
+        self.methods = _methods_of(program)
+        self.changed: dict[str, str] = {}  # what a method changed beside the states, and which
+        graph, kinds = self.tracing.graph, _inputs_of(program, self.methods)
+        self.inputs = {name: graph.input(name, (n,) * AXES[kind]) for name, kind in kinds.items()}
 
     def traced(self) -> ProgramGraph:
         start = self.states("start", self.inputs)
@@ -91,6 +104,8 @@ class _Tracer:
             self.refuse("start", no_size)
         answer = self.value("finish", known)
         residual, scale = self.judgement(answer)
+        self.refuse_memory()
+        self.refuse_parts_in_vain((*start.values(), *step.values(), answer))
         parts = tuple(call.spec for call in self.tracing.learned.values())
         for call in self.tracing.learned.values():
             start |= {name: begin for name, (begin, _) in call.memory.items()}
@@ -147,7 +162,8 @@ class _Tracer:
             self.tracing.refuse(self.what_is_wrong(error), _line_of(error, self.line(method)))
         if self.tracing.problem is not None:  # and the method went on
             raise RefusedError(self.tracing.problem[1])
-        self.refuse_changes(method, arguments, changes(memory, memory_of(self.program, Program)))
+        self.refuse_changed_inputs(method, arguments)
+        self.changed |= dict.fromkeys(changes(memory, memory_of(self.program, Program)), method)
         return result
 
     def argument(self, method: str, name: str, known: Mapping[str, Node]) -> Any:
@@ -176,15 +192,28 @@ class _Tracer:
             return f"{message}. Into a part of an array, write p[i] = s or p[:] = v; NumPy's diagonals are read-only"
         return message
 
-    def refuse_changes(self, method: str, arguments: Mapping[str, Any], changed: list[str]) -> None:
-        """Refuse what a method changes beside its states; an input, if the next call would see the change in NumPy."""
-        if changed:
+    def refuse_memory(self) -> None:
+        """Refuse what methods change beside the states."""
+        if self.changed:
+            method = next(reversed(self.changed.values()))
             self.refuse(
                 method,
-                f"{method} changes something that is not a state ({', '.join(changed)}); weights cannot. Return what "
-                "changes as a state; lists of iterates are in the run, random numbers can be constants of the class or "
-                "further inputs",
+                f"{method} changes something that is not a state ({', '.join(self.changed)}); weights cannot. Return "
+                "what changes as a state; lists of iterates are in the run, random numbers can be constants of the "
+                "class or further inputs",
             )
+
+    def refuse_parts_in_vain(self, ends: Iterable[Node]) -> None:
+        """Refuse a learned part of which nothing is made."""
+        made = set(reachable(ends))
+        for call in self.tracing.learned.values():
+            said = tuple(call.said.values())
+            if said and made.isdisjoint(said):
+                vain = "is called, but nothing is made of what it gives: return it, or make a state of it"
+                self.tracing.refuse(f"{call.spec.name} {vain}", said[0].line)
+
+    def refuse_changed_inputs(self, method: str, arguments: Mapping[str, Any]) -> None:
+        """Refuse an input that a method changes in place, if the next call would see the change in NumPy."""
         if method not in ("start", "step"):
             return
         for name in self.inputs.keys() & arguments.keys():

@@ -20,7 +20,7 @@ _LARGEST_UPDATE = 1e10  # of |U^T D U|: beyond it, rounding errors are a large p
 
 @dataclass(frozen=True)
 class DiagonalPlusRank:
-    """M = (diag(1/D) + U U^T)^-1 on diagonal blocks, as D - W W^T, or M = diag(D) + W W^T (``compiler.learned``).
+    """M = (diag(1/D) + U U^T)^-1 on diagonal blocks, as D - W W^T, or M = diag(D) + W W^T (``program.learned``).
 
     It is symmetric positive definite whatever a network says: a block for which D is not positive, an entry is not
     finite, or 1 + |U^T D U| is so large that the difference would be rounding error, becomes the Jacobi one. Blocks

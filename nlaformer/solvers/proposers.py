@@ -333,13 +333,12 @@ def _refuse_least_squares(problem: Problem) -> None:
 
 def _refuse_other_problems(model: Any) -> None:
     """Refuse programs and algorithms that do not solve A x = b."""
-    program = program_of(model) or model.config
-    inputs = list(program.inputs)
+    program = program_of(model)
+    inputs = list(model.config.inputs if program is None else program.inputs)
     if {"A", "b"} <= set(inputs) <= {"A", "b", "x0"}:
         return
-    raise OptionError(
-        f"{program.name} takes {', '.join(inputs)}; a model of nf.solve takes A and b, and x0 if it likes"
-    )
+    name = (program or model.config).name
+    raise OptionError(f"{name} takes {', '.join(inputs)}; a model of nf.solve takes A and b, and x0 if it likes")
 
 
 def iterations_per_call(config: Any) -> int:

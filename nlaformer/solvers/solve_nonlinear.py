@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from nlaformer.arrays import ArrayT, full_precision, give, kind_of, to_tensor, whole
-from nlaformer.compiler.result import take_any_size
 from nlaformer.errors import DTypeError, OptionError, ShapeError
 from nlaformer.program.data import ANSWER, Expression
 from nlaformer.program.inputs import size_of
 from nlaformer.program.language import KINDS, Program
+from nlaformer.program.run import take_any_size
 from nlaformer.solvers.arithmetic import to_torch
 from nlaformer.solvers.certificate import UNIT, norm_lower, norm_upper
 from nlaformer.solvers.inputs import read_real, read_tolerance, result_dtype

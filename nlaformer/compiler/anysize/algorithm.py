@@ -27,10 +27,10 @@ from nlaformer.compiler.anysize.reading import LayerForm, Reader
 from nlaformer.compiler.anysize.reference import Reference
 from nlaformer.compiler.anysize.result import Given, run_of
 from nlaformer.compiler.anysize.weights import ABSENT, BITS, layout_of, weights_of
-from nlaformer.compiler.result import Run
 from nlaformer.errors import DomainError, OptionError, ShapeError
 from nlaformer.program.data import ANSWER, ProgramGraph
 from nlaformer.program.language import Program
+from nlaformer.program.run import Run
 from nlaformer.prompt import Layout, exponent, scale
 from nlaformer.transformer import NLAFormer
 

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from nlaformer.compiler.anysize.program import AnySize, kind_of_move, power_of
-from nlaformer.compiler.judge import Band, Rule, _on_grid
 from nlaformer.errors import OptionError
 from nlaformer.program.data import ANSWER
 from nlaformer.program.ir import AXES, Node, reachable
+from nlaformer.program.judge import Band, Rule, _on_grid
 from nlaformer.program.primitives import PRIMITIVES
 
 _EXACT = {"move", "constant", "positive", "relu", "sign", "maximum", "minimum", "input", "state"}
@@ -196,7 +196,7 @@ class Reference:
         for name, kind in self.kinds.items():
             owns, spreads, losses = zip(*(part[name] for part in parts), strict=True)
             spread, lost = torch.stack(spreads).amax(0), torch.stack(losses).all(0)
-            bands[name] = Band(owns[0][None], spread[None], lost[None], kind, rule, unit)
+            bands[name] = Band(owns[0][None], spread[None], lost[None], AXES[kind], rule, unit)
         return bands
 
     def _apart(self, inputs: Values, n: int, count: int, rule: Rule, draws: Any) -> dict[str, tuple[Tensor, ...]]:

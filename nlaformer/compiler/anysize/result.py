@@ -15,12 +15,12 @@ from torch import Tensor
 
 from nlaformer.arrays import full_precision, give
 from nlaformer.compiler.anysize.reference import Method, Reference
-from nlaformer.compiler.judge import RULES, Band
-from nlaformer.compiler.result import Run
-from nlaformer.compiler.status import Checks, Diagnosis, Record, RunStatus
 from nlaformer.errors import OptionError
 from nlaformer.program.data import ANSWER
+from nlaformer.program.judge import RULES, Band
 from nlaformer.program.language import Program
+from nlaformer.program.run import Run
+from nlaformer.program.status import Diagnosis, Record, RunStatus
 
 if TYPE_CHECKING:
     from nlaformer.compiler.anysize.algorithm import AnySizeAlgorithm
@@ -128,12 +128,15 @@ class AnySizeRecord(Record):
         times = torch.arange(broken.shape[1], dtype=torch.float64)
         return torch.where(broken & self._before, times, torch.inf).amin(-1) + 0.25
 
+    def _lost(self) -> str:
+        return ""  # the graph is for matrices that are not sparse
+
     def _blame(self, status: np.ndarray) -> None:
         """An A that the method is not for."""
         assert self.given is not None
         blamed = (RunStatus.STAGNATED, RunStatus.PRECISION, RunStatus.DIVERGED)
         failed = np.array([each in blamed for each in status], dtype=bool)
-        if self.checks.definite and "A" in self.given.matrices and failed.any():
+        if self.graph.positive_definite and "A" in self.given.matrices and failed.any():
             A = self.given.matrices["A"]
             skew = abs(A - A.T).max() > torch.finfo(self.dtype).eps ** 0.5 * abs(A).max()
             if skew:
@@ -172,7 +175,7 @@ def _joined(bands: Sequence[Band]) -> Band:
     """The bands of several systems as one."""
     first = bands[0]
     parts = {name: torch.cat([getattr(band, name) for band in bands]) for name in ("own", "spread", "lost", "unit")}
-    return Band(kind=first.kind, rule=first.rule, **parts)
+    return Band(axes=first.axes, rule=first.rule, **parts)
 
 
 def run_of(found: Mapping[str, np.ndarray], given: Given, algorithm: AnySizeAlgorithm, count: int | None) -> Run[Any]:
@@ -180,13 +183,12 @@ def run_of(found: Mapping[str, np.ndarray], given: Given, algorithm: AnySizeAlgo
     from nlaformer.compiler.anysize.algorithm import scaled_by
 
     values = {name: torch.from_numpy(scaled_by(value, given.powers[name])) for name, value in found.items()}
-    checks = Checks(definite=algorithm.traced.graph.positive_definite)
     vectors = {name: torch.tensor(value) for name, value in given.vectors.items()}
     if given.n <= DENSE:
         for name, matrix in given.own.items():
             vectors[name] = torch.from_numpy(matrix.toarray()).expand(given.systems, -1, -1)
     record = AnySizeRecord(
-        vectors, values, torch.float64, checks, algorithm.name, given.batch, given.library, True, None,
+        vectors, values, torch.float64, algorithm.traced.graph, algorithm.name, given.batch, given.library, True, None,
         algorithm.program, given, algorithm.reference, count,
     )  # fmt: skip
     back = {

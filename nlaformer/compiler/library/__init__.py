@@ -26,7 +26,6 @@ from nlaformer.compiler.library import (
     statistics,
 )
 from nlaformer.compiler.library.records import Record
-from nlaformer.compiler.trace import trace_program
 from nlaformer.compiler.verify import with_verification
 from nlaformer.errors import OptionError, look_up, unknown_name
 from nlaformer.program.language import Program
@@ -150,4 +149,4 @@ def algorithm(
         return compile(entry.program(), n, order=order, dtype=dtype, bound=bound, verify=verify)
     compiled = compile(entry.program(), n, order=order, dtype=dtype, bound=bound, verify=False)
     inputs, _ = entry.problems(n, 6, 2)
-    return with_verification(compiled, trace_program(entry.program(), n), inputs, min(12, entry.iterations(n)))
+    return with_verification(compiled, inputs, min(12, entry.iterations(n)))

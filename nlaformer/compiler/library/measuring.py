@@ -26,13 +26,13 @@ import torch
 from torch import Tensor
 
 from nlaformer.compiler.algorithm import Algorithm
-from nlaformer.compiler.expression import Expression, size
 from nlaformer.compiler.library import algorithm, record
 from nlaformer.compiler.library.records import Arrays, Record
-from nlaformer.compiler.reference import Reference
-from nlaformer.compiler.result import Run
-from nlaformer.compiler.trace import ANSWER, trace_program
+from nlaformer.program.data import ANSWER
+from nlaformer.program.expression import Expression
 from nlaformer.program.language import Program
+from nlaformer.program.run import Run
+from nlaformer.program.tensors import size
 
 _PERTURBATIONS = 4
 _DRAWS, _PERTURBATION = 8, 1e-8  # of inputs and states, by which is measured what a call amplifies
@@ -164,8 +164,7 @@ def _as_double(inputs: Arrays) -> Arrays:
 
 def _steps(run: Run[Any], dtype: torch.dtype) -> dict[str, float]:
     """The largest deviation of every value, over what the program amplifies, until the residual is small."""
-    record, methods = run.record, run.record.checks.methods
-    assert methods is not None
+    record, program = run.record, run.record.graph
     given = {name: value[:, None] for name, value in record.inputs.items()}
     before, after = ({k: v[:, part] for k, v in record.values.items()} for part in (np.s_[:-1], np.s_[1:]))
     first = {name: value[:, :1] for name, value in record.values.items()}
@@ -174,9 +173,9 @@ def _steps(run: Run[Any], dtype: torch.dtype) -> dict[str, float]:
         norms = record.residuals[0]
         counts = norms > _SMALL[dtype] * norms[:, :1]
     calls = (
-        ("start ", methods.start, given, first, counts[:, :1]),
-        ("step ", methods.step, given | before, after, counts[:, 1:]),
-        ("", methods.finish, {**given, **record.values}, record.values, counts),
+        ("start ", Expression(program.start), given, first, counts[:, :1]),
+        ("step ", Expression(program.step), given | before, after, counts[:, 1:]),
+        ("", program.last_values, {**given, **record.values}, record.values, counts),
     )
     return {
         prefix + name: _deviation(method, name, values, found[name], counted, dtype)
@@ -189,16 +188,17 @@ def _deviation(
     method: Expression, name: str, values: Mapping[str, Tensor], found: Tensor, counts: Tensor, dtype: torch.dtype
 ) -> float:
     """Of one value from one call of the program on the same values, relative to its terms and to what it amplifies."""
-    number, kind = method.outputs[name], method.kinds[name]
+    node = method.outputs[name]
+    number, axes = method.numbers[node], node.ndim
     results, draws, response = method.results(values), torch.Generator().manual_seed(0), torch.ones(())
-    terms = size(method.terms(number, results), kind)
+    terms = size(method.terms(number, results), axes)
     for _ in range(_DRAWS):
         signs = {k: torch.randint(2, v.shape, generator=draws, dtype=torch.float64) * 2 - 1 for k, v in values.items()}
         moved = method.results({k: v * (1 + _PERTURBATION * signs[k]) for k, v in values.items()})[number]
-        response = torch.fmax(response, size(moved - results[number], kind) / terms / _PERTURBATION)
-    distance = size(found - results[number], kind)
+        response = torch.fmax(response, size(moved - results[number], axes) / terms / _PERTURBATION)
+    distance = size(found - results[number], axes)
     error = torch.where(distance > 0, distance / terms / response.clamp(max=_MOST[dtype]), 0.0)
-    known = torch.isfinite(size(results[number], kind)) & counts
+    known = torch.isfinite(size(results[number], axes)) & counts
     return float(torch.where(known, error.nan_to_num(math.inf, math.inf), 0.0).max()) if error.numel() else 0.0
 
 
@@ -224,7 +224,7 @@ def _iterates(program: Program, given: Arrays, iterations: int, noise: float, se
     generator = torch.Generator().manual_seed(seed)
     inputs = {name: torch.from_numpy(value.astype("float64")) for name, value in given.items()}
     n = next(value.shape[-1] for value in inputs.values() if value.dim() > 1)
-    reference = Reference.of(trace_program(program, n))
+    reference = program.graph(n)
     count = len(next(iter(inputs.values())))
     inputs = {name: inputs.get(name, torch.zeros(count, n, dtype=torch.float64)) for name in reference.inputs}
     answers, states = [], dict[str, torch.Tensor]()
@@ -233,9 +233,9 @@ def _iterates(program: Program, given: Arrays, iterations: int, noise: float, se
         states = reference.carried(values)
         for name, value in states.items():
             signs = torch.randint(0, 2, value.shape, generator=generator, dtype=torch.float64) * 2 - 1
-            length = size(value, reference.step.kinds[name]).reshape(-1, *[1] * (value.dim() - 1))
+            length = size(value, reference.step[name].ndim).reshape(-1, *[1] * (value.dim() - 1))
             states[name] = value + (noise / value[0].numel() ** 0.5) * length * signs
-        answers.append(reference.finish(inputs | states)[ANSWER].reshape(count, -1))
+        answers.append(reference.last_values(inputs | states)[ANSWER].reshape(count, -1))
     return _rows(torch.stack(answers, 1).numpy())
 
 

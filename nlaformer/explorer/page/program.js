@@ -1,68 +1,75 @@
 // A program as plain data, carried out in plain float64 arithmetic: what NumPy computes for the same lines.
-// After nlaformer/compiler/expression.py and reference.py. A value is { kind, data }, data row after row.
+// After nlaformer/program/data.py, in core primitives. A value is { shape, data }, data row after row. In the data of a
+// program, { at: [a, b] } stands for the number a + b n, so that it is one for systems of any size.
 
 // What the answer is called among the states.
 export const ANSWER = "finish()";
 
-const AXES = { scalar: 0, vector: 1, matrix: 2 };
+const count = (shape) => shape.reduce((x, y) => x * y, 1);
+const total = (values) => values.reduce((x, y) => x + y, 0);
+const divided = (u, v) => (v === 0 && u * u === 0 ? 0 : u / v);
 
-function zipped(f, u, v, kind, n) {
-  const pick = (value) => {
-    const [from, to] = [AXES[value.kind], AXES[kind]];
-    if (from === to) return (k) => value.data[k];
-    if (from === 0) return () => value.data[0];
-    return (k) => value.data[Math.floor(k / n)]; // a vector beside a matrix: one number for each row
-  };
-  const [a, b] = [pick(u), pick(v)];
-  return Array.from({ length: n ** AXES[kind] }, (_, k) => f(a(k), b(k)));
+// For each entry of an array the place of the entry of another that stands there, as NumPy broadcasts.
+function places(from, to) {
+  const steps = [];
+  let step = 1;
+  for (let k = from.length - 1; k >= 0; k--) {
+    steps.unshift(from[k] === 1 ? 0 : step);
+    step *= from[k];
+  }
+  return strided(0, [...new Array(to.length - from.length).fill(0), ...steps], to);
 }
 
-const divided = (u, v) => (v === 0 && u * u === 0 ? 0 : u / v);
-const total = (values) => values.reduce((x, y) => x + y, 0);
-const entries = (n, entry) => Array.from({ length: n * n }, (_, k) => entry(Math.floor(k / n), k % n));
+function strided(first, steps, shape) {
+  let found = [first];
+  shape.forEach((side, axis) => {
+    found = found.flatMap((place) => Array.from({ length: side }, (_, k) => place + k * steps[axis]));
+  });
+  return found;
+}
 
-function product(M, v, n) {
-  if (v.kind === "vector") {
-    return Array.from({ length: n }, (_, i) => {
-      let sum = 0;
-      for (let k = 0; k < n; k++) sum += M.data[i * n + k] * v.data[k];
-      return sum;
-    });
-  }
-  return entries(n, (i, j) => {
+const pairwise = (f) => ({ args: [u, v], shape }) => {
+  const [p, q] = [places(u.shape, shape), places(v.shape, shape)];
+  return p.map((place, k) => f(u.data[place], v.data[q[k]]));
+};
+
+function product({ args: [u, v], shape }) {
+  const [inner, columns] = [u.shape.at(-1), v.shape.length > 1 ? v.shape[1] : 1];
+  return Array.from({ length: count(shape) }, (_, k) => {
+    const [i, j] = [Math.floor(k / columns), k % columns];
     let sum = 0;
-    for (let k = 0; k < n; k++) sum += M.data[i * n + k] * v.data[k * n + j];
+    for (let l = 0; l < inner; l++) sum += u.data[i * inner + l] * v.data[l * columns + j];
     return sum;
   });
 }
 
-function rolled({ kind, data }, shift, n) {
-  const from = (k) => (((k - shift) % n) + n) % n;
-  if (kind === "vector") return data.map((_, k) => data[from(k)]);
-  return entries(n, (i, j) => data[from(i) * n + j]);
+function summed({ args: [v], extra: [axes] }) {
+  const kept = v.shape.map((side, k) => (axes.includes(k) ? 1 : side));
+  const found = new Array(count(kept)).fill(0);
+  places(kept, v.shape).forEach((place, k) => (found[place] += v.data[k]));
+  return found;
 }
 
-const each = (f) => ({ args }) => args[0].data.map(f);
+function moved({ args, extra, shape }) {
+  const entries = args.flatMap(({ data }) => Array.from(data));
+  const from = Array.isArray(extra) ? extra : strided(extra.first, extra.steps, shape);
+  return from.map((place) => (place < 0 ? 0 : entries[place]));
+}
+
+const each = (f) => ({ args }) => Array.from(args[0].data, f);
 
 const OPERATIONS = {
-  constant: ({ extra }) => (typeof extra === "number" ? [extra] : extra.flat(2)),
-  zeros: ({ size }) => new Array(size).fill(0),
-  ones: ({ size }) => new Array(size).fill(1),
-  identity: ({ n }) => entries(n, (i, j) => (i === j ? 1 : 0)),
-  add: ({ args: [u, v], kind, n }) => zipped((x, y) => x + y, u, v, kind, n),
-  multiply: ({ args: [u, v], kind, n }) => zipped((x, y) => x * y, u, v, kind, n),
-  divide: ({ args: [u, v], kind, n }) => zipped(divided, u, v, kind, n),
-  matmul: ({ args: [u, v], n }) => product(u, v, n),
-  transpose: ({ args: [M], n }) => entries(n, (i, j) => M.data[j * n + i]),
-  dot: ({ args: [u, v] }) => [total(u.data.map((x, k) => x * v.data[k]))],
-  outer: ({ args: [u, v], n }) => entries(n, (i, j) => u.data[i] * v.data[j]),
-  diag: ({ args: [M], n }) => Array.from({ length: n }, (_, k) => M.data[k * n + k]),
-  diagonal: ({ args: [v], n }) => entries(n, (i, j) => (i === j ? v.data[i] : 0)),
-  triangle: ({ args: [M], extra: [side, k], n }) =>
-    entries(n, (i, j) => ((side === "lower" ? j - i <= k : j - i >= k) ? M.data[i * n + j] : 0)),
-  roll: ({ args: [v], extra, n }) => rolled(v, extra, n),
-  sum: ({ args: [v] }) => [total(v.data)],
-  mean: ({ args: [v] }) => [total(v.data) / v.data.length],
+  constant: ({ extra, shape }) => {
+    if (typeof extra === "number") return new Array(count(shape)).fill(extra);
+    if (Array.isArray(extra)) return extra.flat(2);
+    return Array.from({ length: count(shape) }, (_, k) => (k % (shape[0] + 1) === 0 ? extra.diagonal : 0));
+  },
+  add: pairwise((x, y) => x + y),
+  multiply: pairwise((x, y) => x * y),
+  divide: pairwise(divided),
+  matmul: product,
+  sum: summed,
+  move: moved,
   sqrt: each(Math.sqrt),
   exp: each(Math.exp),
   log: each(Math.log),
@@ -71,12 +78,12 @@ const OPERATIONS = {
   sign: each(Math.sign),
 };
 
-const EXACT = new Set(["constant", "zeros", "ones", "identity", "transpose", "diag", "diagonal", "triangle", "roll", "positive", "relu", "sign"]);
-const SUMS = new Set(["add", "matmul", "dot", "sum", "mean"]);
-const absolute = ({ kind, data }) => ({ kind, data: data.map(Math.abs) });
+const EXACT = new Set(["constant", "move", "positive", "relu"]);
+const SUMS = new Set(["add", "matmul", "sum"]);
+const absolute = ({ shape, data }) => ({ shape, data: data.map(Math.abs) });
 
 // Results rounded to so many bits, up or down at random, on the grid of the terms that the operation sums.
-// After nlaformer/compiler/judge.py. What only moves entries is exact, and so are whole numbers.
+// After nlaformer/program/judge.py. What only moves entries is exact, and so are whole numbers.
 function rounding(bits, random) {
   return (op, use, data) => {
     if (EXACT.has(op)) return data;
@@ -89,30 +96,45 @@ function rounding(bits, random) {
   };
 }
 
-// The outputs of an expression by name, from inputs and states by name; rounded() may change what an operation makes.
-function evaluate({ nodes, outputs }, values, n, rounded = (op, use, data) => data) {
+// The data of a program for systems of size n.
+function sized(data, n) {
+  if (Array.isArray(data)) return data.map((part) => sized(part, n));
+  if (data === null || typeof data !== "object") return data;
+  if (data.at) return data.at[0] + data.at[1] * n;
+  return Object.fromEntries(Object.entries(data).map(([name, part]) => [name, sized(part, n)]));
+}
+
+// The numbers of the nodes that outputs are made of, in order.
+function below(nodes, outputs) {
+  const needed = new Set(Object.values(outputs));
+  for (let k = nodes.length - 1; k >= 0; k--) if (needed.has(k)) nodes[k][1].forEach((argument) => needed.add(argument));
+  return [...needed].sort((j, k) => j - k);
+}
+
+// Some outputs of a program by name, from inputs and states by name; rounded() may change what an operation makes.
+function evaluate(nodes, outputs, values, rounded = (op, use, data) => data) {
   const results = [];
-  for (const [op, at, extra, kind] of nodes) {
+  for (const k of below(nodes, outputs)) {
+    const [op, at, extra, shape] = nodes[k];
     if (op === "input" || op === "state") {
-      results.push(values[extra]);
+      results[k] = values[extra];
       continue;
     }
-    const use = { args: at.map((k) => results[k]), extra, kind, n, size: n ** AXES[kind] };
-    results.push({ kind, data: rounded(op, use, OPERATIONS[op](use)) });
+    const use = { args: at.map((argument) => results[argument]), extra, shape };
+    results[k] = { shape, data: rounded(op, use, OPERATIONS[op](use)) };
   }
   return Object.fromEntries(Object.entries(outputs).map(([name, k]) => [name, results[k]]));
 }
 
-// The states after start and after each step, and the answer; a state that is a constant is spread to its kind.
+// The states after start and after each step, and the answer.
 export function* run(program, inputs, iterations, n, rounded) {
-  const given = Object.fromEntries(
-    Object.entries(program.inputs).map(([name, kind]) => [name, { kind, data: Array.from(inputs[name]) }]),
-  );
-  const finish = (values) => ({ ...values, ...evaluate(program.finish, { ...given, ...values }, n, rounded) });
-  let values = evaluate(program.start, given, n, rounded);
+  const { nodes, inputs: names, start, step, answer } = sized(program, n);
+  const given = Object.fromEntries(Object.entries(names).map(([name, k]) => [name, { shape: nodes[k][3], data: Array.from(inputs[name]) }]));
+  const finish = (values) => ({ ...values, ...evaluate(nodes, { [ANSWER]: answer }, { ...given, ...values }, rounded) });
+  let values = evaluate(nodes, start, given, rounded);
   yield finish(values);
   for (let t = 0; t < iterations; t++) {
-    values = evaluate(program.step, { ...given, ...values }, n, rounded);
+    values = evaluate(nodes, step, { ...given, ...values }, rounded);
     yield finish(values);
   }
 }

@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nlaformer.compiler.trace import ANSWER
 from nlaformer.learn import supervision
 from nlaformer.learn.config import Config
 from nlaformer.learn.cuda.graph import GraphEngine, products
 from nlaformer.learn.cuda.launch import Launch, triton
 from nlaformer.learn.programs import TrainedProgram
+from nlaformer.program.data import ANSWER
 
 _Begin = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
 _Loop = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], dict[str, Tensor]]
@@ -38,7 +38,7 @@ class CompiledEngine(GraphEngine):
         on_cuda = torch.device(device).type == "cuda"
         super().__init__(configs, device, Launch(0.0, on_cuda and triton is not None))
         model, self.family = self.model, configs[0].make_family()
-        kept = [*(name for name in model.program.step.outputs if name not in model.program.promises), ANSWER]
+        kept = [*model.program.step, ANSWER]
         self.begin: _Begin = lambda inputs: _chosen(model.first(inputs), kept)
         self.loop: _Loop = lambda inputs, states: _chosen(model.next(inputs, states), kept)
         self.compiled = on_cuda if compiled is None else compiled

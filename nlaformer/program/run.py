@@ -28,14 +28,14 @@ from nlaformer.arrays import (
     to_tensor,
     whole,
 )
-from nlaformer.compiler.graph import AXES
-from nlaformer.compiler.judge import Methods
-from nlaformer.compiler.reference import Reference
-from nlaformer.compiler.status import Checks, Diagnosis, Record, RunStatus
-from nlaformer.compiler.trace import ANSWER, TracedProgram, refuse, refuse_changes, refuse_open_parts
 from nlaformer.errors import OptionError, ShapeError
+from nlaformer.program.data import ANSWER, ProgramGraph
 from nlaformer.program.inputs import padded, size_of
-from nlaformer.program.language import Program
+from nlaformer.program.ir import AXES, Shape
+from nlaformer.program.ir import size_of as entries_of
+from nlaformer.program.language import KINDS, Program
+from nlaformer.program.status import Diagnosis, Record, RunStatus
+from nlaformer.program.trace import inputs_of, refuse_open_parts, trace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,6 +58,11 @@ class Run(Generic[ArrayT]):
     x: ArrayT
     state: dict[str, ArrayT]
     record: Record = field(repr=False, compare=False)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.__dict__.get("state", {}):
+            raise AttributeError(f"a run has no {name}; write run.x for the answers, or run.state[{name!r}]", name=name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     @functools.cached_property
     def residual_norms(self) -> ArrayT | None:
@@ -123,7 +128,7 @@ class Run(Generic[ArrayT]):
         >>> bool(cg.run(np.diag([1.0, 2.0]), np.ones(2), iterations=2).check())
         True
         """
-        from nlaformer.compiler.verify import beside_lines
+        from nlaformer.program.lines import beside_lines
 
         program = self.record.program if program is None else program
         if program is None:
@@ -201,20 +206,21 @@ def _numbers(value: Any) -> FloatArray:
     return found
 
 
-def run_program(traced: TracedProgram, given: Mapping[str, Any], iterations: int) -> Run[Any]:
-    """The traced program on NumPy or torch arrays, all systems at once: the reference, no transformer."""
-    refuse(traced.program, traced.problems)
-    refuse_changes(traced)
-    refuse_open_parts(traced)
-    program = Reference.of(traced)
-    given = padded(program.name, given, program.inputs, size_of(given, program.inputs), traced.program.rectangular)
-    inputs = take_any_size(program.name, program.inputs, given)
-    return run_reference(program, inputs, iterations, array_library(*given.values()), own=traced.program)
+def run_program(program: Program, given: Mapping[str, Any], iterations: int) -> Run[Any]:
+    """A program on NumPy or torch arrays, all systems at once: the reference, no transformer."""
+    kinds = inputs_of(program)
+    n = size_of(given, KINDS | kinds)
+    graph = None if n is None else trace(program, n)  # what is wrong with the program comes first
+    given = padded(program.name, given, kinds, n, program.rectangular)
+    inputs = take_any_size(program.name, kinds, given)
+    graph = graph or trace(program, size_of(inputs, kinds) or 1)
+    refuse_open_parts(graph)
+    return run_graph(graph, inputs, iterations, array_library(*given.values()), own=program)
 
 
 @full_precision()
-def run_reference(
-    program: Reference,
+def run_graph(
+    program: ProgramGraph,
     inputs: dict[str, Tensor],
     iterations: int,
     library: str,
@@ -227,31 +233,30 @@ def run_reference(
     ``iterate`` stands for the program's own where its learned parts are filled in. ``pieces`` splits tensors along
     their first axis into systems that are computed at once; by default, all are.
     """
-    batch, flat = flatten(inputs, program.inputs)
-    count = check_iterations(iterations, program.kinds.values(), flat)
+    batch, flat = flatten(inputs, program.kinds)
+    count = check_iterations(iterations, (node.shape for node in program.values.values()), flat)
     split = [tuple(flat.values())] if pieces is None else pieces(*flat.values())
     iterate = iterate or program.iterate
     found = [_iterates(program, dict(zip(flat, piece, strict=True)), count, iterate) for piece in split]
     values = {name: torch.cat([piece[name] for piece in found]) for name in found[0]}
     broken = values.pop("broken promises")
-    checks = Checks(program.residual, program.scale, methods=Methods.known(program), definite=program.definite)
-    return recorded_run(values, flat, checks, program.name, batch, library, broken=broken, program=own)
+    return recorded_run(values, flat, program, program.name, batch, library, broken=broken, program=own)
 
 
-def _iterates(program: Reference, inputs: dict[str, Tensor], count: int, iterate: _Iteration) -> dict[str, Tensor]:
+def _iterates(program: ProgramGraph, inputs: dict[str, Tensor], count: int, iterate: _Iteration) -> dict[str, Tensor]:
     """Every state and the answer, (systems, T + 1, ...), and at which iterates promises were broken."""
     like = next(iter(inputs.values()))
-    records: dict[str, list[Tensor]] = {name: [] for name in program.kinds}
+    records: dict[str, list[Tensor]] = {name: [] for name in program.values}
     broken = torch.zeros(like.shape[0], count + 1, dtype=torch.bool, device=like.device)
     for t, values in enumerate(iterate(inputs, count)):
         for name, record in records.items():
             record.append(values[name])
-        for name, kind in program.promises.items():
+        for name, node in program.promises.items():
             if name in values:  # of the step that led here: it counts with the state which that step started from
-                broken[:, max(t - 1, 0)] |= values[name] < 0 if kind == "scalar" else (values[name] < 0).any(-1)
+                negative = values[name] < 0
+                broken[:, max(t - 1, 0)] |= negative.flatten(-node.ndim).any(-1) if node.ndim else negative
     # A state may be set to a constant, which has no axis of systems; so may the answer.
-    axes = {name: record[0].dim() - AXES[program.kinds[name]] for name, record in records.items()}
-    shapes = {name: (like.shape[0], *record[0].shape[axes[name] :]) for name, record in records.items()}
+    shapes = {name: (like.shape[0], *node.shape) for name, node in program.values.items()}
     found = {name: torch.stack([v.expand(shapes[name]) for v in record], 1) for name, record in records.items()}
     return found | {"broken promises": broken}
 
@@ -302,11 +307,11 @@ def flatten(inputs: Mapping[str, Tensor], kinds: Mapping[str, str]) -> tuple[tup
     return batch, {name: value.reshape(math.prod(batch), *value.shape[len(batch) :]) for name, value in inputs.items()}
 
 
-def check_iterations(iterations: Any, kinds: Iterable[str], flat: Mapping[str, Tensor]) -> int:
-    """The number of iterations, if every iterate of states of these kinds can be kept."""
+def check_iterations(iterations: Any, shapes: Iterable[Shape], flat: Mapping[str, Tensor]) -> int:
+    """The number of iterations, if every iterate of states of these shapes can be kept."""
     count = whole("iterations", iterations, 0)
     like = next(iter(flat.values()))
-    entries = len(like) * sum(like.shape[-1] ** AXES[kind] for kind in kinds)
+    entries = len(like) * sum(map(entries_of, shapes))
     remedy = ". Ask for fewer, and give the last x as x0 to continue"
     needed = (count + 1) * entries * like.element_size()
     check_memory(f"iterations is {count:,}: keeping every iterate", needed, like.device, remedy)
@@ -316,7 +321,7 @@ def check_iterations(iterations: Any, kinds: Iterable[str], flat: Mapping[str, T
 def recorded_run(
     values: dict[str, Tensor],
     inputs: dict[str, Tensor],
-    checks: Checks,
+    graph: ProgramGraph,
     name: str,
     batch: tuple[int, ...],
     library: str,
@@ -334,6 +339,6 @@ def recorded_run(
         return {key: value.detach().to(torch.float64, copy=True) for key, value in of.items()}
 
     dtype = values[ANSWER].dtype
-    record = Record(kept(inputs), kept(values), dtype, checks, name, batch, library, of_weights, broken, program)
+    record = Record(kept(inputs), kept(values), dtype, graph, name, batch, library, of_weights, broken, program)
     back = {key: give(value.reshape(*batch, *value.shape[1:]), library) for key, value in values.items()}
     return Run(back.pop(ANSWER), back, record)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,11 @@ import torch
 from torch import Tensor
 
 from nlaformer.arrays import full_precision, give
-from nlaformer.compiler.expression import EMPTY, Expression, size
-from nlaformer.compiler.graph import AXES
-from nlaformer.compiler.judge import RULES, Band, Methods, bands
-from nlaformer.compiler.reference import START, STEP
-from nlaformer.compiler.trace import ANSWER
+from nlaformer.program.data import ANSWER, ProgramGraph
+from nlaformer.program.ir import describe
+from nlaformer.program.judge import RULES, Band, bands
 from nlaformer.program.language import Program
+from nlaformer.program.tensors import size
 
 _SMALLEST = torch.finfo(torch.float64).smallest_normal / 1e-10  # of a goal: the residual that meets it is normal
 _CONVERGED = {torch.float64: 1e-10, torch.float32: 1e-4}
@@ -70,27 +69,6 @@ class RunStatus(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Checks:
-    """What a run is judged by.
-
-    Attributes
-    ----------
-    residual, scale : of the answer, and what it is compared with; empty where the program has none
-    promises : values that the program takes to be positive
-    methods : the program itself; None where a network makes some of its values
-    definite : whether the program takes A to be symmetric positive definite
-    lines : of the user's class, which compute each value
-    """
-
-    residual: Expression = EMPTY
-    scale: Expression = EMPTY
-    promises: Expression = EMPTY
-    methods: Methods | None = None
-    definite: bool = False
-    lines: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Record:
     """What a run was given and what it found, in copies of its own; everything that is said of it follows.
 
@@ -98,8 +76,8 @@ class Record:
     ----------
     inputs, values : (systems, ...), and every state and, under ``ANSWER``, the answer, (systems, T + 1, ...); float64
     dtype : in which they were computed
-    checks : what they are judged by
-    name : of the program
+    graph : the program that they are judged by
+    name : of the run
     batch, library : of the arrays that the caller gave
     of_weights : whether weights made the values, and not the program itself
     broken : at which iterates promises are known to have been broken, (systems, T + 1)
@@ -109,7 +87,7 @@ class Record:
     inputs: Mapping[str, Tensor]
     values: Mapping[str, Tensor]
     dtype: torch.dtype
-    checks: Checks
+    graph: ProgramGraph
     name: str
     batch: tuple[int, ...]
     library: str
@@ -129,16 +107,16 @@ class Record:
     @full_precision()
     def bands(self) -> Mapping[str, Band]:
         """What the program determines of every value; nothing where a network makes some of them."""
-        if self.checks.methods is None:
+        if self.graph.parts or self.graph.values.keys() != self.values.keys():
             return {}
         found = self.values if self.of_weights else None
-        return bands(self.checks.methods, self.inputs, self.answer.shape[1] - 1, RULES[self.dtype], found)
+        return bands(self.graph, self.inputs, self.answer.shape[1] - 1, RULES[self.dtype], found)
 
     @functools.cached_property
     @full_precision()
     def residuals(self) -> tuple[Tensor, Tensor] | None:
         """The norm of each residual and what it is compared with to have converged, (systems, T + 1) each."""
-        return _residuals(self.checks, self._given, self.answer) if self.checks.residual else None
+        return None if self.graph.residual is None else _residuals(self.graph, self._given, self.answer)
 
     @property
     def _given(self) -> dict[str, Tensor]:
@@ -172,7 +150,7 @@ class Record:
         ):
             first = torch.minimum(self.until, self.first_wrong)
             status[((time < torch.inf) & (time <= first)).cpu().numpy()] = meaning
-        if self.checks.definite and "A" in self.inputs:  # a division by a diagonal entry 0 is not what is wrong
+        if self.graph.positive_definite and "A" in self.inputs:  # a division by a diagonal entry 0 is not what is wrong
             zero = (self.inputs["A"].diagonal(dim1=-2, dim2=-1) == 0).any(-1).cpu().numpy()
             status[zero & (status == RunStatus.NONFINITE)] = RunStatus.NOT_POSITIVE
         return status
@@ -201,7 +179,7 @@ class Record:
         lost = torch.where(torch.isfinite(self.answer[:, -1:]).flatten(1).all(-1), self._never, end)
         if self.judged:
             own = torch.stack([band.lost for band in self.bands.values()]).any(0)
-            found = torch.stack([torch.isfinite(size(self.values[k], b.kind)) for k, b in self.bands.items()]).all(0)
+            found = torch.stack([torch.isfinite(size(self.values[k], b.axes)) for k, b in self.bands.items()]).all(0)
             lost = torch.minimum(lost, _first(own & (self._before | ~found)) + 0.1)
         if self.residuals is not None:
             lost = torch.where(torch.isfinite(self.residuals[0][:, -1]), lost, torch.fmin(lost, lost.new_tensor(end)))
@@ -218,13 +196,14 @@ class Record:
 
         A promise broken after convergence is rounding noise.
         """
-        shape, promises, first = self.answer.shape[:2], self.checks.promises, self._never
+        shape, first = self.answer.shape[:2], self._never
         if self.broken is not None:
-            first = _first(self.broken & self._before) + 0.25
+            return _first(self.broken & self._before) + 0.25
+        promises = self.graph.own_promises
         for name, value in promises({**self._given, **self.values}).items():
-            axes = AXES[promises.kinds[name]]
+            axes = promises.outputs[name].ndim
             negative = (value < 0).flatten(-axes).any(-1) if axes else value < 0
-            if all(promises.nodes[number][0] != "state" for number in promises.below(name)):
+            if promises.outputs[name].invariant:
                 first = torch.where(negative.expand(shape).any(-1), -1.0, first)
             else:
                 first = torch.minimum(first, _first(negative & self._before) + 0.25)
@@ -243,12 +222,12 @@ class Record:
         """The precision where the program itself gets further in float64, and an A that its method is not for."""
         stagnated = status == RunStatus.STAGNATED
         if self.judged and self.residuals is not None and stagnated.any():
-            own, _ = _residuals(self.checks, self._given, self.bands[ANSWER].own)
+            own, _ = _residuals(self.graph, self._given, self.bands[ANSWER].own)
             further = _last_quarter(own).amin(-1) < 0.1 * _last_quarter(self.residuals[0]).amin(-1)
             status[stagnated & further.cpu().numpy()] = RunStatus.PRECISION
         blamed = (RunStatus.STAGNATED, RunStatus.PRECISION, RunStatus.DIVERGED)
         failed = np.array([each in blamed for each in status], dtype=bool)
-        if self.checks.definite and "A" in self.inputs and failed.any():
+        if self.graph.positive_definite and "A" in self.inputs and failed.any():
             A = self.inputs["A"]
             skew = (A - A.mT).abs().amax((-2, -1)) > torch.finfo(self.dtype).eps ** 0.5 * A.abs().amax((-2, -1))
             status[failed & skew.cpu().numpy()] = RunStatus.NOT_SYMMETRIC
@@ -266,29 +245,31 @@ class Record:
             off = {key: float(bars[system, step]) for key, bars in self.bars_off.items()}
             key = max(off, key=lambda each: off[each])
             place = tuple(int(k) for k in np.unravel_index(system, self.batch)) if self.batch else ()
-            line = self.checks.lines.get(key) or self.checks.lines.get((STEP if step else START) + key, "")
+            made = self.graph.values if step else {**self.graph.start, ANSWER: self.graph.answer}
+            node = made[key]
+            line = "" if node.op in ("input", "state") else str(node.line)
             strays.append(Stray(key, step, place, off[key], float(digits[key][system, step]), line))
         return Diagnosis(self.name, arrays(self.bars_off), allowed, arrays(digits), tuple(strays), self._lost())
 
     def _lost(self) -> str:
         """Which operation of the program itself first gives a number that is not finite."""
-        methods = self.checks.methods
-        if methods is None or not bool(torch.isfinite(lost := self._own_lost).any()):
+        if not self.bands or not bool(torch.isfinite(lost := self._own_lost).any()):
             return ""
         system = int(lost.argmin())
         step = int(lost[system])
         one = {name: value[system : system + 1] for name, value in self.inputs.items()}
         before = {name: band.own[system : system + 1, max(step - 1, 0)] for name, band in self.bands.items()}
         after = {name: band.own[system : system + 1, step] for name, band in self.bands.items()}
-        method, given, when = (methods.step, one | before, f"step {step}") if step else (methods.start, one, "start")
-        for each, known, where in ((method, given, when), (methods.finish, one | after, "finish")):
-            results = each.results(known)
-            finite = [bool(torch.isfinite(result).all()) for result in results]
-            for number, (op, arguments, _, _) in enumerate(each.nodes):
-                if not finite[number] and all(finite[k] for k in arguments):
-                    by_zero = op == "divide" and bool((results[arguments[1]] == 0).any())
+        made, given = (self.graph.next_values, one | before) if step else (self.graph.first_values, one)
+        when = f"step {step}" if step else "start"
+        for each, known, where in ((made, given, when), (self.graph.last_values, one | after, "finish")):
+            results = dict(zip(each.nodes, each.results(known), strict=True))
+            finite = {node: bool(torch.isfinite(result).all()) for node, result in results.items()}
+            for node in each.nodes:
+                if not finite[node] and all(finite[argument] for argument in node.args):
+                    by_zero = node.op == "divide" and bool((results[node.args[1]] == 0).any())
                     what = "divides by 0" if by_zero else "is not finite"
-                    return f"in {where} of the program itself, {each.spelled(number)} {what}"
+                    return f"in {where} of the program itself, {describe(node)} {what}"
         return ""
 
     @property
@@ -373,27 +354,26 @@ def _first(where: Tensor) -> Tensor:
     return torch.where(where, times, torch.inf).amin(-1)
 
 
-def _residuals(checks: Checks, given: Mapping[str, Tensor], answer: Tensor) -> tuple[Tensor, Tensor]:
+def _residuals(program: ProgramGraph, given: Mapping[str, Tensor], answer: Tensor) -> tuple[Tensor, Tensor]:
     """The norms of the residuals of answers, and what they are compared with."""
-    shape, values = answer.shape[:2], {**given, ANSWER: answer}
-    ((name, number),) = checks.residual.outputs.items()
-    results, kind = checks.residual.results(values), checks.residual.kinds[name]
-    norms = size(results[number], kind).expand(shape)
-    if checks.scale:
-        (of_scale,) = checks.scale.kinds.values()
-        scale = size(checks.scale.value(values), of_scale).expand(shape)
+    shape, values, residual = answer.shape[:2], {**given, ANSWER: answer}, program.residual_value
+    ((_, node),) = residual.outputs.items()
+    number, axes, results = residual.numbers[node], node.ndim, residual.results(values)
+    norms = size(results[number], axes).expand(shape)
+    if program.scale is not None:
+        scale = size(program.scale_value(values)["scale"], program.scale.ndim).expand(shape)
         # Compared with 0, with infinity or with NaN, nothing has converged.
         return norms, torch.where((scale > 0) & torch.isfinite(scale), scale, torch.nan)
     # Compared with the residual of x = 0, |b|: a start far away must not lower the bar. There may be a pole at 0; near
     # one a residual is larger than anything that x has to do with, and to leave it is no fall.
-    at_zero = checks.residual.results({**values, ANSWER: torch.zeros_like(answer)})
-    zero = size(at_zero[number], kind).expand(shape)
+    at_zero = residual.results({**values, ANSWER: torch.zeros_like(answer)})
+    zero = size(at_zero[number], axes).expand(shape)
     first = torch.where(torch.isfinite(norms[:, :1]), norms[:, :1], torch.nan)
-    here = size(checks.residual.magnitudes(results)[number], kind).expand(shape)
+    here = size(residual.magnitudes(results)[number], axes).expand(shape)
     goal = torch.where(zero == 0, first, torch.fmin(torch.where(torch.isfinite(zero), zero, first), here))
     underflown = goal < _SMALLEST
     if bool(underflown.any()):  # a residual whose products left the range of the numbers says nothing
-        underflown = underflown & (checks.residual.underflows(at_zero) | checks.residual.underflows(results))
+        underflown = underflown & (residual.underflows(at_zero) | residual.underflows(results))
         norms, goal = (torch.where(underflown, torch.nan, value) for value in (norms, goal))
     return norms, goal
 

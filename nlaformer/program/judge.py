@@ -30,13 +30,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from nlaformer.compiler.expression import Expression, size
-from nlaformer.compiler.graph import AXES, REARRANGING
-from nlaformer.compiler.reference import START, STEP, Reference
-from nlaformer.compiler.trace import ANSWER, TracedProgram
+from nlaformer.program.data import ProgramGraph
+from nlaformer.program.expression import Expression
+from nlaformer.program.primitives import PRIMITIVES
+from nlaformer.program.rounding import SELECTING
+from nlaformer.program.tensors import size
 
 MOST_DIGITS = 16.0
-_EXACT = REARRANGING | {"constant", "zeros", "ones", "identity", "positive", "relu", "sign", "maximum", "minimum"}
 _EXPONENT = 0x7FF0000000000000  # the bits of a float64 that hold its exponent
 _ENTRIES_AT_ONCE = 2**20  # of a value, in all runs
 
@@ -73,56 +73,25 @@ class Rule:
 RULES = {torch.float64: Rule(33), torch.float32: Rule(10)}
 
 
-@dataclass(frozen=True)
-class Methods:
-    """The methods of a program as expressions; start and step give states by name, finish the answer."""
+def _values(
+    program: ProgramGraph, inputs: Values, count: int, rounder: Callable[[Expression], _Rounded] | None = None
+) -> Iterator[Values]:
+    """The states and the answer after start and after each step, (systems, runs, ...); inputs (systems, 1, ...)."""
+    systems = len(next(iter(inputs.values())))
+    methods = (program.first_values, program.next_values, program.last_values)
+    rounding = {id(each): rounder and rounder(each) for each in methods}
+    shapes = {name: node.shape for name, node in program.values.items()}
 
-    start: Expression
-    step: Expression
-    finish: Expression
+    def called(method: Expression, given: Values) -> dict[str, Tensor]:
+        results = method.results(given, rounded=rounding[id(method)])
+        own = {name: results[method.numbers[node]] for name, node in method.outputs.items() if name in shapes}
+        return {name: _widened(value, systems, shapes[name]) for name, value in own.items()}
 
-    @classmethod
-    def of(cls, program: Expression, states: Sequence[str]) -> Methods | None:
-        """Those of the values that runs are judged by; None where a network makes some of them, or none is known."""
-        named = [{method + name: name for name in states} for method in (START, STEP)] + [{ANSWER: ANSWER}]
-        if not set[str]().union(*named) <= program.outputs.keys():
-            return None
-        own = [(program.only(*names), names) for names in named]
-        return cls(*(Expression(e.nodes, {names[k]: number for k, number in e.outputs.items()}) for e, names in own))
-
-    @classmethod
-    def traced(cls, traced: TracedProgram) -> Methods:
-        return cls(*map(Expression.of, (traced.start, traced.step, {ANSWER: traced.answer})))
-
-    @classmethod
-    def known(cls, program: Reference) -> Methods | None:
-        """Those of a program as data; None where it has learned parts."""
-        states = [name for name in program.kinds if name != ANSWER]
-        return None if program.parts else cls(program.start.only(*states), program.step.only(*states), program.finish)
-
-    @property
-    def kinds(self) -> dict[str, str]:
-        """The kind of every state and of the answer."""
-        return self.step.kinds | self.finish.kinds
-
-    def run(
-        self, inputs: Values, count: int, rounder: Callable[[Expression], _Rounded] | None = None
-    ) -> Iterator[Values]:
-        """The states and the answer after start and after each step, (systems, runs, ...); inputs (systems, 1, ...)."""
-        n = next((value.shape[-1] for value in inputs.values() if value.dim() > 2), 1)
-        systems = len(next(iter(inputs.values())))
-        rounding = {id(each): rounder and rounder(each) for each in (self.start, self.step, self.finish)}
-
-        def called(method: Expression, given: Values) -> dict[str, Tensor]:
-            results = method.results(given, rounded=rounding[id(method)])
-            shapes = {name: [n] * AXES[kind] for name, kind in method.kinds.items()}
-            return {name: _widened(results[k], systems, shapes[name]) for name, k in method.outputs.items()}
-
-        states = called(self.start, inputs)
-        yield states | called(self.finish, {**inputs, **states})
-        for _ in range(count):
-            states = called(self.step, {**inputs, **states})
-            yield states | called(self.finish, {**inputs, **states})
+    states = called(program.first_values, inputs)
+    yield states | called(program.last_values, {**inputs, **states})
+    for _ in range(count):
+        states = called(program.next_values, {**inputs, **states})
+        yield states | called(program.last_values, {**inputs, **states})
 
 
 def _widened(value: Tensor, systems: int, shape: Sequence[int]) -> Tensor:
@@ -136,10 +105,11 @@ def _stochastic(bits: int, runs: int, draws: torch.Generator) -> Callable[[Expre
 
     def rounder(expression: Expression) -> _Rounded:
         def rounded(number: int, results: Sequence[Tensor]) -> Tensor:
-            value, (op, _, _, kind) = results[number], expression.nodes[number]
-            if op in _EXACT:
+            value, node = results[number], expression.nodes[number]
+            terms_of = PRIMITIVES[node.op].rounding
+            if terms_of is None or terms_of in SELECTING:
                 return value
-            entries = value.shape[value.dim() - AXES[kind] :]
+            entries = value.shape[value.dim() - node.ndim :]
             chances = torch.rand(1, runs, *entries, generator=draws, dtype=torch.float64).to(value.device)
             return _on_grid(value, expression.terms(number, results), chances, bits)
 
@@ -165,7 +135,7 @@ class Band:
     own : the program's own value in float64
     spread : the largest distance of the runs with p-bit operations, (systems, T + 1); infinite if one is not finite
     lost : where neither it nor any of the runs is finite, (systems, T + 1)
-    kind : scalar, vector or matrix
+    axes : of the value: 0, 1 or 2
     rule : the constants
     unit : what a value that was always 0 is measured by, (systems,)
     """
@@ -173,13 +143,13 @@ class Band:
     own: Tensor
     spread: Tensor
     lost: Tensor
-    kind: str
+    axes: int
     rule: Rule
     unit: Tensor
 
     @functools.cached_property
     def sizes(self) -> Tensor:
-        return size(self.own, self.kind)
+        return size(self.own, self.axes)
 
     @functools.cached_property
     def digits(self) -> Tensor:
@@ -204,7 +174,7 @@ class Band:
 
     def bars_off(self, found: Tensor) -> Tensor:
         """How many bars a value is off, 0 where it is undetermined; (systems, T + 1)."""
-        distance = size(found.to(self.own) - self.own, self.kind)
+        distance = size(found.to(self.own) - self.own, self.axes)
         off = torch.where(self.judged, distance / self.bar, 0.0)
         finite = torch.isfinite(self.spread) & torch.isfinite(self.sizes)
         return torch.where(torch.isfinite(distance), off, torch.inf).where(finite, 0.0)
@@ -215,7 +185,7 @@ class Band:
 
 
 def bands(
-    methods: Methods,
+    program: ProgramGraph,
     inputs: Values,
     count: int,
     rule: Rule,
@@ -227,55 +197,55 @@ def bands(
 
     Inputs are (systems, ...), the values found (systems, T + 1, ...); those that are to be judged are ``known``.
     """
-    own = _by_runs(methods, inputs, count, rule, rule.runs, 2 * seed)
+    own = _by_runs(program, inputs, count, rule, rule.runs, 2 * seed)
     if found is None:
         return own
     wrong = torch.stack([band.wrong(found[name]) for name, band in own.items()]).any(0)
     wrong = (wrong if known is None else wrong & known).any(1)
     if not wrong.any():
         return own
-    again = _by_runs(methods, {k: v[wrong] for k, v in inputs.items()}, count, rule, rule.more, 2 * seed + 1)
+    again = _by_runs(program, {k: v[wrong] for k, v in inputs.items()}, count, rule, rule.more, 2 * seed + 1)
     for name, band in own.items():
         band.spread[wrong], band.lost[wrong] = again[name].spread, again[name].lost
     return {name: replace(band) for name, band in own.items()}  # without the digits of 24 runs
 
 
-def _by_runs(methods: Methods, inputs: Values, count: int, rule: Rule, runs: int, seed: int) -> dict[str, Band]:
+def _by_runs(program: ProgramGraph, inputs: Values, count: int, rule: Rule, runs: int, seed: int) -> dict[str, Band]:
     """What so many runs say, together or in parts as memory allows."""
-    kinds, systems = methods.kinds, len(next(iter(inputs.values())))
-    n = next((value.shape[-1] for value in inputs.values() if value.dim() > 1), 1)
-    fitting = _ENTRIES_AT_ONCE // n ** max(AXES[kind] for kind in kinds.values())
+    systems = len(next(iter(inputs.values())))
+    fitting = _ENTRIES_AT_ONCE // max(node.size for node in program.values.values())
     runs_at_once = min(runs, max(rule.runs, fitting))
     at_once = max(1, fitting // runs_at_once)
-    parts: dict[str, list[tuple[Tensor, ...]]] = {name: [] for name in kinds}
+    parts: dict[str, list[tuple[Tensor, ...]]] = {name: [] for name in program.values}
     for first in range(0, max(systems, 1), at_once):
         given = {k: v[first : first + at_once, None] for k, v in inputs.items()}
         draws = torch.Generator().manual_seed(seed)  # the same for every system
         roundings = [
             _stochastic(rule.bits, min(runs_at_once, runs - done), draws) for done in range(0, runs, runs_at_once)
         ]
-        pieces = [_apart(methods, given, count, rounding) for rounding in roundings]
+        pieces = [_apart(program, given, count, rounding) for rounding in roundings]
         for name, part in parts.items():
             owns, spreads, losses = zip(*(piece[name] for piece in pieces), strict=True)
             part.append((owns[0], torch.stack(spreads).amax(0), torch.stack(losses).all(0)))
     unit = torch.stack([v.flatten(1).abs().amax(1) if v.dim() > 1 else v.abs() for v in inputs.values()]).amax(0)
     unit = torch.where(unit > 0, unit, 1.0)
     found = {}
-    for name, kind in kinds.items():
+    for name, node in program.values.items():
         own, spread, lost = (torch.cat(each) for each in zip(*parts[name], strict=True))
-        found[name] = Band(own, spread, lost, kind, rule, unit)
+        found[name] = Band(own, spread, lost, node.ndim, rule, unit)
     return found
 
 
 def _apart(
-    methods: Methods, given: Values, count: int, rounding: Callable[[Expression], _Rounded]
+    program: ProgramGraph, given: Values, count: int, rounding: Callable[[Expression], _Rounded]
 ) -> dict[str, tuple[Tensor, ...]]:
     """The own values of some systems, how far the runs of one rounding are from them, and where all are lost."""
-    kinds = methods.kinds
-    found: dict[str, list[tuple[Tensor, ...]]] = {name: [] for name in kinds}
-    for own, moved in zip(methods.run(given, count), methods.run(given, count, rounding), strict=True):
-        for name, kind in kinds.items():
-            spread = size(moved[name] - own[name], kind).amax(1).nan_to_num(torch.inf, torch.inf)
-            finite = torch.isfinite(size(moved[name], kind)).any(1) | torch.isfinite(size(own[name], kind))[:, 0]
+    found: dict[str, list[tuple[Tensor, ...]]] = {name: [] for name in program.values}
+    runs = _values(program, given, count), _values(program, given, count, rounding)
+    for own, moved in zip(*runs, strict=True):
+        for name, node in program.values.items():
+            spread = size(moved[name] - own[name], node.ndim).amax(1).nan_to_num(torch.inf, torch.inf)
+            finite = torch.isfinite(size(moved[name], node.ndim)).any(1)
+            finite = finite | torch.isfinite(size(own[name], node.ndim))[:, 0]
             found[name].append((own[name][:, 0], spread, ~finite))
     return {name: tuple(torch.stack(each, 1) for each in zip(*values, strict=True)) for name, values in found.items()}
