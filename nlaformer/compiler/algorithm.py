@@ -309,9 +309,9 @@ def _try(algorithm: Algorithm) -> None:
     with np.errstate(all="ignore"):
         record = algorithm.run(**given, iterations=1).record
         _ = record.residuals, record.first_broken, str(algorithm), algorithm._repr_html_()
-        (_, own) = program.iterate(given, 1)
+        own = record.values if program.parts else {k: v[:, None] for k, v in [*program.iterate(given, 1)][1].items()}
     for name, value in record.values.items():
-        if own[name].shape[1:] != value.shape[2:]:
+        if own[name].shape[2:] != value.shape[2:]:
             raise ValueError(f"{name} of the shape {tuple(value.shape[2:])}")
 
 
