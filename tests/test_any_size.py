@@ -102,6 +102,12 @@ def test_any_magnitude_is_scaled_by_powers_of_two() -> None:
     assert np.array_equal(run.x * 2.0**-150, scaled.x)
 
 
+def test_a_matrix_of_subnormal_numbers_is_scaled() -> None:
+    cg, A = nf.algorithm("cg", n="any", slots=3), np.diag(np.arange(1.0, 6.0)) * 2.0**-1040
+    run = cg.run(A, np.ones(5) * 2.0**-1000, iterations=6)
+    np.testing.assert_allclose(run.x[-1], 2.0**40 / np.arange(1.0, 6.0), rtol=1e-9)
+
+
 @pytest.mark.parametrize("kind", ["csr", "coo", "dense", "torch csr", "torch coo", "torch"])
 def test_matrices_of_every_kind_are_taken(kind: str) -> None:
     A, b = system(25, seed=3)

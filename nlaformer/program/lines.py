@@ -19,12 +19,10 @@ from torch import Tensor
 from nlaformer.errors import CompileError
 from nlaformer.program.data import ANSWER, ProgramGraph
 from nlaformer.program.inputs import padded_to
-from nlaformer.program.judge import RULES, Rule, bands
+from nlaformer.program.judge import RULES, bands
 from nlaformer.program.language import Program
 from nlaformer.program.status import Diagnosis, Record
 from nlaformer.program.trace import parameters, trace
-
-_OF_LINES = Rule(40)
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class Lines:
         """The value that first differs from the graph's, and its step; 0 / 0 is NaN in NumPy and 0 in a graph."""
         steps = self.values[ANSWER].shape[1] - 1
         known = torch.arange(steps + 1) < self.lost[:, None]
-        own = bands(graph, inputs, steps, _OF_LINES, self.values, known)
+        own = bands(graph, inputs, steps, RULES[torch.float64], self.values, known)
         wrong = {name: (band.wrong(self.values[name]) & known).any(0) for name, band in own.items()}
         first = {name: int(each.nonzero()[0]) for name, each in wrong.items() if each.any()}
         return min(first.items(), key=lambda found: found[1], default=None)

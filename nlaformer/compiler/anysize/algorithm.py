@@ -356,9 +356,9 @@ class AnySizeAlgorithm:
             e_A = int(up(int(np.frexp(np.abs(given.matrices["A"].data).max())[1])))
         # One matrix serves all systems, which are scaled each by its own power.
         if "b" in facts.scaled and not any(name in units and units[name][1] for name in given.matrices):
-            size = np.linalg.norm(given.vectors["b"], axis=1)
+            size = _norms(given.vectors["b"])
             if "x0" in given.vectors and units["x0"][1] == 1:
-                there = np.linalg.norm(given.vectors["x0"], axis=1) * 2.0 ** -float(units["x0"][0] * e_A)
+                there = _norms(given.vectors["x0"]) * 2.0 ** -float(units["x0"][0] * e_A)
                 size = np.maximum(size, there)
             e_b = np.asarray(up(exponent(torch.from_numpy(size)).numpy()))
         powers = {}
@@ -368,8 +368,8 @@ class AnySizeAlgorithm:
             )
         matrices = {}
         for name, matrix in given.matrices.items():
-            factor = 2.0 ** -int(np.max(powers.get(name, 0)))
-            matrices[name] = sp.csr_array((matrix.data * factor, matrix.indices, matrix.indptr), shape=matrix.shape)
+            data = np.ldexp(matrix.data, -int(np.max(powers.get(name, 0))))
+            matrices[name] = sp.csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)
             gain, largest = self.gains[name], np.abs(matrices[name].data).max(initial=0.0)
             if largest >= gain and {name, f"{name}.T"} & set(self.lowered.matrices):
                 raise DomainError(
@@ -414,3 +414,9 @@ def from_config(config: dict[str, Any], model: NLAFormer) -> AnySizeAlgorithm:
     """The algorithm that ``save`` wrote."""
     known = AnySizeConfig(**config)
     return AnySizeAlgorithm(known, model, any_size([ProgramGraph.read(data) for data in known.graphs]))
+
+
+def _norms(vectors: np.ndarray) -> np.ndarray:
+    """The norms of rows whose squares may underflow or overflow."""
+    largest = np.abs(vectors).max(axis=1)
+    return largest * np.linalg.norm(vectors / np.where(largest > 0, largest, 1.0)[:, None], axis=1)
