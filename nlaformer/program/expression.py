@@ -29,6 +29,7 @@ class Expression:
 
     Examples
     --------
+    >>> from nlaformer.program.ir import Graph
     >>> graph = Graph()
     >>> b = graph.input("b", (2,))
     >>> twice = Expression({"x": graph.make("add", (b, b), None, (2,))})
@@ -108,6 +109,7 @@ class Expression:
     def enclosed(self, values: Mapping[str, Tensor], name: str) -> tuple[Tensor, Tensor]:
         """An output in float64 and a bound on its rounding error, entry by entry; the values given are exact.
 
+        >>> from nlaformer.program.ir import Graph
         >>> graph = Graph()
         >>> b = graph.input("b", (2,))
         >>> square = Expression({"x": graph.make("multiply", (b, b), None, (2,))})
