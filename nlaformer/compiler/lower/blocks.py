@@ -80,8 +80,11 @@ def _moved(low: Lowering, number: int) -> Combination:
     row = low.machine.rows[number]
     if not row.view or low.machine.block != "loop":
         return ((number, 1.0),)
+    shown = [part for part in row.view if part]
+    if not shown:
+        return ()  # zeros
     pairs = tuple((part[1], k) for k, part in enumerate(row.view) if part)
-    source = ((next(part[0] for part in row.view if part), 1.0),)
+    source = ((shown[0][0], 1.0),)
     tokens = tuple(range(1, low.n + 1))
     return ((low.machine.add(Attend((source,), ((tokens, pairs),)), row.height, row.range), 1.0),)
 
