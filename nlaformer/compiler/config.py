@@ -1,7 +1,7 @@
 """The configuration of a compiled algorithm: everything but its weights, and what of a run follows from it alone.
 
 A run multiplies A and b by powers of two, so that their norms are what the weights are made for, and every state and
-the answer by the powers that follow from their units (``analysis.py``).
+the answer by the powers that follow from their units (``lower/facts.py``).
 """
 
 from __future__ import annotations

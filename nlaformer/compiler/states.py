@@ -1,8 +1,8 @@
 """How the states of a program stand in the rows of P: read from them, and written into them.
 
 A vector stands in a row, entry j at token j; a matrix in n rows, row j at token j; a scalar in a row, the same at every
-token. A positive scalar stands as its logarithm. States of one scale group (``scaling``) stand as mantissas of size
-about 1 and one row with the common logarithm of their scale.
+token. A positive scalar stands as its logarithm. States of one scale group (``lower/scales.py``) stand as mantissas of
+size about 1 and one row with the common logarithm of their scale.
 
 ``place`` is the entry of ``AlgorithmConfig.state`` for a state: its kind, its rows, the row of its scale, and whether
 it stands as a logarithm. Values are scaled, as in P.

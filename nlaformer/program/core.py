@@ -1,4 +1,4 @@
-"""The core of a program: the same in terms of the primitives that there are weights for (``Primitive.is_core``).
+"""The core of a program: the same in terms of the primitives that there are weights for (``CORE``).
 
 Here, and not before, numbers become one where a rounding is lost on the way: v / 3 is (1/3) v, 2 (3 v) is 6 v. And
 what says the same becomes the same: u.T @ A is A.T @ u, the sum of u * v is u @ v where that product has no other use.

@@ -111,14 +111,14 @@ def _stochastic(bits: int, runs: int, draws: torch.Generator) -> Callable[[Expre
                 return value
             entries = value.shape[value.dim() - node.ndim :]
             chances = torch.rand(1, runs, *entries, generator=draws, dtype=torch.float64).to(value.device)
-            return _on_grid(value, expression.terms(number, results), chances, bits)
+            return on_grid(value, expression.terms(number, results), chances, bits)
 
         return rounded
 
     return rounder
 
 
-def _on_grid(value: Tensor, terms: Tensor, chances: Tensor, bits: int) -> Tensor:
+def on_grid(value: Tensor, terms: Tensor, chances: Tensor, bits: int) -> Tensor:
     """A value rounded to the grid of its terms, up where the fraction that is cut off exceeds 1 - chance."""
     power = (terms.contiguous().view(torch.int64) & _EXPONENT).view(torch.float64)  # 2^floor(log2(terms)), exactly
     grid = power * 2.0 ** (1 - bits)
@@ -225,8 +225,7 @@ def _by_runs(program: ProgramGraph, inputs: Values, count: int, rule: Rule, runs
         ]
         pieces = [_apart(program, given, count, rounding) for rounding in roundings]
         for name, part in parts.items():
-            owns, spreads, losses = zip(*(piece[name] for piece in pieces), strict=True)
-            part.append((owns[0], torch.stack(spreads).amax(0), torch.stack(losses).all(0)))
+            part.append(together([piece[name] for piece in pieces]))
     unit = torch.stack([v.flatten(1).abs().amax(1) if v.dim() > 1 else v.abs() for v in inputs.values()]).amax(0)
     unit = torch.where(unit > 0, unit, 1.0)
     found = {}
@@ -234,6 +233,12 @@ def _by_runs(program: ProgramGraph, inputs: Values, count: int, rule: Rule, runs
         own, spread, lost = (torch.cat(each) for each in zip(*parts[name], strict=True))
         found[name] = Band(own, spread, lost, node.ndim, rule, unit)
     return found
+
+
+def together(pieces: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, Tensor, Tensor]:
+    """The own values, the spread, and what is lost, of several draws of the runs."""
+    owns, spreads, losses = zip(*pieces, strict=True)
+    return owns[0], torch.stack(spreads).amax(0), torch.stack(losses).all(0)
 
 
 def _apart(

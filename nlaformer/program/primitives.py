@@ -67,11 +67,6 @@ class Primitive:
     truth: bool = False
     domain: tuple[float, float] = (-math.inf, math.inf)
 
-    @property
-    def is_core(self) -> bool:
-        """Whether there are weights for it."""
-        return self.rewrite is None
-
 
 PRIMITIVES: dict[str, Primitive] = {}
 BY_NAME: dict[str, Primitive] = {}  # by the names that NumPy, SciPy and torch have for it

@@ -31,6 +31,7 @@ from nlaformer.errors import DomainError, OptionError, ShapeError
 from nlaformer.program.data import ANSWER, ProgramGraph
 from nlaformer.program.language import Program
 from nlaformer.program.run import Run
+from nlaformer.program.tensors import size
 from nlaformer.prompt import Layout, exponent, scale
 from nlaformer.transformer import NLAFormer
 
@@ -356,11 +357,11 @@ class AnySizeAlgorithm:
             e_A = int(up(int(np.frexp(np.abs(given.matrices["A"].data).max())[1])))
         # One matrix serves all systems, which are scaled each by its own power.
         if "b" in facts.scaled and not any(name in units and units[name][1] for name in given.matrices):
-            size = _norms(given.vectors["b"])
+            sizes = size(torch.tensor(given.vectors["b"]), 1)
             if "x0" in given.vectors and units["x0"][1] == 1:
-                there = _norms(given.vectors["x0"]) * 2.0 ** -float(units["x0"][0] * e_A)
-                size = np.maximum(size, there)
-            e_b = np.asarray(up(exponent(torch.from_numpy(size)).numpy()))
+                there = size(torch.tensor(given.vectors["x0"]), 1) * 2.0 ** -float(units["x0"][0] * e_A)
+                sizes = torch.maximum(sizes, there)
+            e_b = np.asarray(up(exponent(sizes).numpy()))
         powers = {}
         for name, (of_A, of_b) in units.items():
             powers[name] = np.floor_divide(e_A * of_A.numerator, of_A.denominator) + np.floor_divide(
@@ -414,9 +415,3 @@ def from_config(config: dict[str, Any], model: NLAFormer) -> AnySizeAlgorithm:
     """The algorithm that ``save`` wrote."""
     known = AnySizeConfig(**config)
     return AnySizeAlgorithm(known, model, any_size([ProgramGraph.read(data) for data in known.graphs]))
-
-
-def _norms(vectors: np.ndarray) -> np.ndarray:
-    """The norms of rows whose squares may underflow or overflow."""
-    largest = np.abs(vectors).max(axis=1)
-    return largest * np.linalg.norm(vectors / np.where(largest > 0, largest, 1.0)[:, None], axis=1)

@@ -19,8 +19,9 @@ from nlaformer.compiler.anysize.program import AnySize, kind_of_move, power_of
 from nlaformer.errors import OptionError
 from nlaformer.program.data import ANSWER
 from nlaformer.program.ir import AXES, Node, reachable
-from nlaformer.program.judge import Band, Rule, _on_grid
+from nlaformer.program.judge import Band, Rule, on_grid, together
 from nlaformer.program.primitives import PRIMITIVES
+from nlaformer.program.tensors import size
 
 _EXACT = {"move", "constant", "positive", "relu", "sign", "maximum", "minimum", "input", "state"}
 _ENTRIES_AT_ONCE = 2**25
@@ -58,7 +59,7 @@ class Method:
                 terms = self._terms(node, args, found)
                 chances = torch.rand(rule.runs, *[n] * node.ndim, generator=draws, dtype=torch.float64)
                 value, terms = torch.broadcast_tensors(found, terms)
-                found = _on_grid(value, terms, chances, rule.bits)
+                found = on_grid(value, terms, chances, rule.bits)
             results[id(node)] = found
         return {name: results[id(node)] for name, node in self.outputs.items()}
 
@@ -194,9 +195,8 @@ class Reference:
         unit = torch.where(unit > 0, unit, 1.0)[None].double()
         bands = {}
         for name, kind in self.kinds.items():
-            owns, spreads, losses = zip(*(part[name] for part in parts), strict=True)
-            spread, lost = torch.stack(spreads).amax(0), torch.stack(losses).all(0)
-            bands[name] = Band(owns[0][None], spread[None], lost[None], AXES[kind], rule, unit)
+            own, spread, lost = together([part[name] for part in parts])
+            bands[name] = Band(own[None], spread[None], lost[None], AXES[kind], rule, unit)
         return bands
 
     def _apart(self, inputs: Values, n: int, count: int, rule: Rule, draws: Any) -> dict[str, tuple[Tensor, ...]]:
@@ -206,7 +206,7 @@ class Reference:
             for name, kind in self.kinds.items():
                 shape = [n] * AXES[kind]
                 one, many = own[name].expand(shape), moved[name].expand((rule.runs, *shape)).reshape(rule.runs, -1)
-                spread = (many - one.reshape(1, -1)).norm(dim=1).amax().nan_to_num(torch.inf, torch.inf)
+                spread = size(many - one.reshape(1, -1), 1).amax().nan_to_num(torch.inf, torch.inf)
                 finite = torch.isfinite(many).all(1).any() | torch.isfinite(one).all()
                 found[name].append((one, spread, ~finite))
         return {name: tuple(torch.stack(each) for each in zip(*v, strict=True)) for name, v in found.items()}

@@ -21,6 +21,7 @@ from nlaformer.program.judge import RULES, Band
 from nlaformer.program.language import Program
 from nlaformer.program.run import Run
 from nlaformer.program.status import Diagnosis, Record, RunStatus
+from nlaformer.program.tensors import size
 
 if TYPE_CHECKING:
     from nlaformer.compiler.anysize.algorithm import AnySizeAlgorithm
@@ -103,7 +104,7 @@ class AnySizeRecord(Record):
 
         def norms(method: Method, x: Tensor) -> Tensor:
             # Iterate by iterate: a product x @ x of all of them at once would be one of matrices.
-            return torch.stack([torch.linalg.norm(_only(method({**given, "x": each, ANSWER: each}, n))) for each in x])
+            return torch.stack([size(_only(method({**given, "x": each, ANSWER: each}, n)), 1) for each in x])
 
         found = norms(residual, answers)
         if self.reference.scale is not None:

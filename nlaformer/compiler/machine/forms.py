@@ -59,11 +59,6 @@ class Forms:
         form = (self.form[:, None] * count + np.arange(count)).ravel()
         return Forms(self.count * count, form, self.row.repeat(count), self.value.repeat(count))
 
-    def repeated(self, count: int) -> Forms:
-        """All forms so many times, one after the other."""
-        form = (self.form + self.count * np.arange(count)[:, None]).ravel()
-        return Forms(self.count * count, form, np.tile(self.row, count), np.tile(self.value, count))
-
     def mapped(self, weight: Floats) -> Forms:
         """The combinations of these forms that the rows of a weight (out, count) say."""
         form = np.arange(len(weight)).repeat(len(self.form))

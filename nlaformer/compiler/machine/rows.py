@@ -194,9 +194,6 @@ class Machine:
         """Note more of what is known of a row."""
         self.rows[number].range = replace(self.rows[number].range, **more)
 
-    def range_of(self, number: int) -> Range:
-        return self.rows[number].range
-
     # --- what is known of combinations ---
 
     def bound(self, source: Combination) -> float:
